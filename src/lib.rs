@@ -1,0 +1,6 @@
+//! Outrigger: a local L7 sidecar proxy that finds the instances of a service in a registry, balances
+//! over them, ejects the outliers and says why. `docs/architecture.md` tells how the parts fit.
+
+pub mod clock;
+pub mod endpoint;
+pub mod outlier;
