@@ -2,5 +2,6 @@
 //! over them, ejects the outliers and says why. `docs/architecture.md` tells how the parts fit.
 
 pub mod clock;
+pub mod config;
 pub mod endpoint;
 pub mod outlier;

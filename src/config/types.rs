@@ -1,0 +1,613 @@
+//! The runtime form of the configuration: values that cannot be wrong, made by `config/parse`.
+//! Nothing here knows YAML. Defaults stand in `config/defaults` beside the keys.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::endpoint::Endpoint;
+use crate::outlier::policy::Policy;
+
+/// The whole main file with its ejection policies.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the app connects.
+    pub listen: Vec<Listen>,
+    /// Data plane threads; `None` = min(2, cores).
+    pub workers: Option<u16>,
+    /// Above this loop lag a worker's time-outs are charged to nobody.
+    pub self_lag: Duration,
+    /// Admin listener.
+    pub admin: Admin,
+    /// Telemetry listener, metrics, logs of requests and events.
+    pub telemetry: Telemetry,
+    /// The process's own log.
+    pub log: Log,
+    /// Refuse browser requests from foreign sites.
+    pub browser_guard: bool,
+    /// How long readiness waits for the first answer of a registry.
+    pub registry_wait: Duration,
+    /// How long a first request waits for a name's first answer.
+    pub discovery_wait: Duration,
+    /// Whether names of the default registry are routable without being listed.
+    pub auto_discover: bool,
+    /// Limits towards the app and the instances.
+    pub limits: Limits,
+    /// The local application.
+    pub app: App,
+    /// By name.
+    pub registries: BTreeMap<Arc<str>, Registry>,
+    /// Where unlisted names are looked for: `defaults.registry`, else the only one defined.
+    pub default_registry: Option<Arc<str>>,
+    /// Settings of every auto-discovered service; its `name` is empty.
+    pub defaults: Arc<Service>,
+    /// By name, merged with the defaults.
+    pub services: BTreeMap<Arc<str>, Arc<Service>>,
+    /// Ejection policies that are active.
+    pub policies: Arc<PolicySet>,
+}
+
+/// An address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// One socket address; port 0 picks a free one.
+    Tcp(SocketAddr),
+    /// `localhost:PORT`: 127.0.0.1 and `[::1]`; one that cannot be had is a warning.
+    Localhost(u16),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// `admin`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// Loopback or a Unix socket, unless a token is set.
+    pub listen: Listen,
+    /// File with the bearer token.
+    pub token_file: Option<PathBuf>,
+}
+
+/// `telemetry`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Telemetry {
+    /// `None` = auto: all addresses in a container, else loopback.
+    pub listen: Option<Listen>,
+    /// Families with the label `instance`.
+    pub per_instance: PerInstance,
+    /// Above this many instances `auto` keeps only ejected ones.
+    pub max_instances: u32,
+    /// Upstreams beyond this count share the label `_other`.
+    pub max_upstreams: u32,
+    /// Access log.
+    pub access_log: AccessLog,
+    /// Event journal.
+    pub events: Events,
+}
+
+/// Which instances have series of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PerInstance {
+    /// All up to the cap, above it ejected ones.
+    Auto,
+    /// All.
+    All,
+    /// Ejected ones.
+    EjectedOnly,
+    /// None.
+    None,
+}
+
+/// `telemetry.access_log`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AccessLog {
+    /// Which requests are logged.
+    pub mode: AccessLogMode,
+    /// Share of the others that is logged under `errors`, 0-1.
+    pub sample_success: f64,
+    /// Where to.
+    pub sink: Sink,
+    /// Whether paths are logged.
+    pub log_paths: bool,
+}
+
+/// `telemetry.access_log.mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessLogMode {
+    /// Nothing.
+    None,
+    /// Own replies, 5xx, failed gRPC, retried requests, truncated bodies, and a sample.
+    Errors,
+    /// Everything.
+    All,
+}
+
+/// Where lines go.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Sink {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// Appended to a file.
+    File(PathBuf),
+}
+
+/// `telemetry.events`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Events {
+    /// Each event goes to all of them.
+    pub sinks: Vec<Sink>,
+    /// Events kept in memory for the admin API.
+    pub ring_size: usize,
+}
+
+/// `log`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Least level that is written.
+    pub level: tracing::Level,
+    /// `None` = auto: text on a terminal, else JSON.
+    pub format: Option<LogFormat>,
+}
+
+/// `log.format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object per line.
+    Json,
+    /// For people.
+    Text,
+}
+
+/// `limits`; zero means no limit where the key allows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a request's header section.
+    pub max_header_bytes: usize,
+    /// Fields of a request.
+    pub max_headers: usize,
+    /// Bytes of a request target.
+    pub max_target_bytes: usize,
+    /// Bytes of a request body; 0 = no limit.
+    pub max_body_bytes: u64,
+    /// A request's head must be complete by then.
+    pub header_timeout: Duration,
+    /// Longest silence of the app inside a request body.
+    pub body_idle_timeout: Duration,
+    /// Longest silence between requests of a connection.
+    pub keep_alive_timeout: Duration,
+    /// Connections of the app, all listeners together.
+    pub max_connections: usize,
+    /// Concurrent HTTP/2 streams of one connection.
+    pub max_streams_per_connection: u32,
+    /// Whether a FIN of the app before the answer means that it left.
+    pub half_close: HalfClose,
+    /// Bytes of an instance's response header section.
+    pub max_response_header_bytes: usize,
+    /// Fields of an instance's response.
+    pub max_response_headers: usize,
+}
+
+/// `limits.half_close`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HalfClose {
+    /// It left.
+    Disconnect,
+    /// It only finished sending.
+    Allow,
+}
+
+/// `app`: the local application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct App {
+    /// Consumer name in policies; default the host name.
+    pub name: Arc<str>,
+    /// For policies.
+    pub namespace: Option<Arc<str>>,
+    /// For policies and locality.
+    pub zone: Option<Arc<str>>,
+    /// `None` = auto: the largest `deregister_wait` of the registries registered with.
+    pub propagation_delay: Option<Duration>,
+    /// How long a drain waits for what is in flight.
+    pub drain_timeout: Duration,
+}
+
+/// One entry of `registries`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registry {
+    /// Its key.
+    pub name: Arc<str>,
+    /// What it is.
+    pub kind: RegistryKind,
+    /// What a sudden empty answer means (rules G3, G4).
+    pub empty: EmptyPolicy,
+    /// Requests in flight to this registry at most.
+    pub max_in_flight: usize,
+    /// Of one request to it.
+    pub timeout: Duration,
+}
+
+/// Rules G3 and G4.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmptyPolicy {
+    /// What a sudden empty answer means.
+    pub on_empty: OnEmpty,
+    /// It must have lasted this long ...
+    pub grace: Duration,
+    /// ... and be confirmed by this many answers.
+    pub answers: u32,
+    /// A drop of more than this percentage (and at least 3 instances) is held too.
+    pub shrink_percent: u32,
+}
+
+/// `on_empty`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnEmpty {
+    /// The last good set stays until the empty one is confirmed.
+    Hold,
+    /// It is true at once.
+    Obey,
+    /// It is never true.
+    Never,
+}
+
+/// What a registry is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegistryKind {
+    /// Ours.
+    Embedded(Embedded),
+    /// An endpoints file, watched.
+    File {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Nacos over its v1 HTTP API.
+    Nacos(Nacos),
+}
+
+/// `kind: embedded`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Embedded {
+    /// `None`: reachable in-process only.
+    pub listen: Option<Listen>,
+    /// Folder of the snapshot.
+    pub data: Option<PathBuf>,
+    /// Silence until an instance is unhealthy.
+    pub unhealthy_after: Duration,
+    /// Silence until it is removed.
+    pub remove_after: Duration,
+    /// What clients are told to beat at.
+    pub beat_interval: Duration,
+    /// Bounds.
+    pub max_services: usize,
+    /// Bounds.
+    pub max_instances: usize,
+    /// Bounds.
+    pub max_metadata_bytes: usize,
+}
+
+/// `kind: nacos`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nacos {
+    /// `host:port` each.
+    pub servers: Vec<String>,
+    /// Namespace id.
+    pub namespace: Arc<str>,
+    /// Group.
+    pub group: Arc<str>,
+    /// Empty: all.
+    pub clusters: Vec<String>,
+    /// For a login.
+    pub username: Option<String>,
+    /// File with the password.
+    pub password_file: Option<PathBuf>,
+    /// Inline password; loads with a warning.
+    pub password: Option<Secret>,
+}
+
+/// A secret: never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// One service, merged with the defaults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Service {
+    /// Its key; empty in `Config::defaults`.
+    pub name: Arc<str>,
+    /// Hosts that mean this service: `host` or `host:port`, lower case.
+    pub hosts: Vec<Arc<str>>,
+    /// Static endpoints; then no registry is asked.
+    pub endpoints: Option<Arc<[Endpoint]>>,
+    /// Which registry; `None` = the default one.
+    pub registry: Option<Arc<str>>,
+    /// Its name there; `None` = its own.
+    pub registry_name: Option<Arc<str>>,
+    /// Overrides the registry's.
+    pub namespace: Option<Arc<str>>,
+    /// Overrides the registry's.
+    pub group: Option<Arc<str>>,
+    /// Overrides the registry's.
+    pub clusters: Option<Vec<String>>,
+    /// Own loopback listener.
+    pub port: Option<u16>,
+    /// Towards the instances.
+    pub protocol: Protocol,
+    /// What instances see as Host.
+    pub host_header: HostHeader,
+    /// How an instance is picked.
+    pub load_balancer: LoadBalancer,
+    /// Time limits.
+    pub timeout: Timeouts,
+    /// Second tries.
+    pub retry: Retry,
+    /// Connections to instances.
+    pub pool: Pool,
+    /// Active check.
+    pub health_check: Option<HealthCheck>,
+    /// What happens when active checks refuse all.
+    pub when_all_unhealthy: WhenAllUnhealthy,
+    /// `x-forwarded-*`.
+    pub forwarded_headers: ForwardedHeaders,
+    /// `via`.
+    pub via: Via,
+}
+
+/// `protocol`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// gRPC requests as h2c, all else as HTTP/1.1, unless the registry hints otherwise.
+    Auto,
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2 with prior knowledge.
+    Http2,
+    /// HTTP/2, and gRPC for policies and checks.
+    Grpc,
+}
+
+/// `host_header`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostHeader {
+    /// Kept, unless it is a loopback name; then the service name.
+    Auto,
+    /// Kept.
+    Keep,
+    /// The service name.
+    Service,
+    /// The instance's address.
+    Instance,
+    /// This text.
+    Text(Arc<str>),
+}
+
+/// `load_balancer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadBalancer {
+    /// Least requests in flight per weight, of two random ones.
+    P2cLeastRequest,
+    /// Smooth weighted round robin.
+    RoundRobin,
+    /// Weighted random.
+    Random,
+}
+
+/// `timeout`. `None` = no limit, unless said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To establish a connection.
+    pub connect: Duration,
+    /// One try, from the request completely written until its head.
+    pub attempt: AttemptTimeout,
+    /// All tries until the head that is passed on.
+    pub request: Option<Duration>,
+    /// Whether `request` was written in the file (an unwritten one does not hold for gRPC).
+    pub request_explicit: bool,
+    /// Longest silence after the head.
+    pub idle: Option<Duration>,
+    /// Whether `idle` was written (else tunnels, gRPC and event streams have one hour).
+    pub idle_explicit: bool,
+}
+
+/// `timeout.attempt`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptTimeout {
+    /// min(5 s, request / max_attempts) while another try may follow, else what is left.
+    Auto,
+    /// Always this.
+    After(Duration),
+    /// None.
+    Unlimited,
+}
+
+/// `retry`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// The first try included; at least 1.
+    pub max_attempts: u32,
+    /// On what.
+    pub retry_on: RetryOn,
+    /// Which methods.
+    pub methods: RetryMethods,
+    /// Bytes kept for a replay.
+    pub max_body: usize,
+    /// Delay before the n-th retry: min(max, base x 2^n) + random(0, jitter).
+    pub backoff_base: Duration,
+    /// See `backoff_base`.
+    pub backoff_max: Duration,
+    /// See `backoff_base`.
+    pub backoff_jitter: Duration,
+    /// Retries at most, as a percentage of requests ...
+    pub budget_percent: u32,
+    /// ... and always this many a second.
+    pub budget_min_per_second: u32,
+}
+
+/// `retry.retry_on` as a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "a set with named members")]
+pub struct RetryOn {
+    /// Refused, unreachable, connect time-out, TLS.
+    pub connect_failure: bool,
+    /// REFUSED_STREAM, or GOAWAY below the stream.
+    pub refused_stream: bool,
+    /// Reset or end before a complete head.
+    pub reset: bool,
+    /// Our attempt limit.
+    pub attempt_timeout: bool,
+    /// Bit `n` for HTTP status 500 + n, up to 599.
+    pub http_5xx: u128,
+    /// gRPC 14.
+    pub grpc_unavailable: bool,
+    /// gRPC 4.
+    pub grpc_deadline_exceeded: bool,
+    /// gRPC 8.
+    pub grpc_resource_exhausted: bool,
+}
+
+/// `retry.methods`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RetryMethods {
+    /// GET HEAD OPTIONS PUT DELETE TRACE.
+    pub idempotent: bool,
+    /// gRPC calls.
+    pub grpc: bool,
+    /// Every method.
+    pub all: bool,
+    /// Named ones, upper case.
+    pub named: Vec<http::Method>,
+}
+
+/// `pool`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Whole sidecar.
+    pub max_connections_per_instance: u32,
+    /// Whole sidecar.
+    pub max_idle_per_instance: u32,
+    /// An idle connection is closed after it.
+    pub idle_timeout: Duration,
+    /// No connection is used longer; zero = no limit.
+    pub max_age: Duration,
+    /// How long a request waits for a place.
+    pub max_wait: Duration,
+}
+
+/// `health_check`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// How.
+    pub kind: HealthCheckKind,
+    /// Between checks of one instance.
+    pub interval: Duration,
+    /// Of one check.
+    pub timeout: Duration,
+    /// Good ones in a row until it passes.
+    pub rise: u32,
+    /// Bad ones in a row until it fails.
+    pub fall: u32,
+    /// Another port than the instance's.
+    pub port: Option<u16>,
+    /// Host header; default the service name.
+    pub host: Option<Arc<str>>,
+}
+
+/// How an instance is checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HealthCheckKind {
+    /// A TCP connection is accepted.
+    Tcp,
+    /// A GET is answered with one of these statuses.
+    Http {
+        /// Path with query.
+        path: Arc<str>,
+        /// Default 200-399.
+        expect: crate::outlier::policy::CodeSet,
+    },
+}
+
+/// `when_all_unhealthy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenAllUnhealthy {
+    /// Every instance counts as passing.
+    UseAll,
+    /// 503 `no_healthy_instances`.
+    Refuse,
+}
+
+/// `forwarded_headers`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardedHeaders {
+    /// Those of the app pass unchanged.
+    None,
+    /// Ours are appended.
+    Append,
+}
+
+/// `via`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// On responses.
+    Response,
+    /// On requests too.
+    Both,
+    /// Nowhere.
+    None,
+}
+
+/// The ejection policies of all files that loaded.
+#[derive(Clone, Debug, Default)]
+pub struct PolicySet {
+    /// In the order (file, line).
+    pub entries: Vec<PolicyEntry>,
+    /// Files that were left out, with the reason.
+    pub rejected: Vec<RejectedFile>,
+    /// Files that are active.
+    pub active_files: Vec<PathBuf>,
+}
+
+/// One policy and whom it is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyEntry {
+    /// The policy; for Dubbo without a window of its own the 15 s are set when it is chosen.
+    pub policy: Arc<Policy>,
+    /// Whether `statistics_window` was written.
+    pub window_explicit: bool,
+    /// `apply_to.consumers`, `upstreams`, `namespaces`: globs (`*` matches any run).
+    pub consumers: Vec<Arc<str>>,
+    /// See `consumers`.
+    pub upstreams: Vec<Arc<str>>,
+    /// See `consumers`.
+    pub namespaces: Vec<Arc<str>>,
+    /// `apply_to.protocols`.
+    pub protocols: Vec<PolicyProtocol>,
+}
+
+/// `apply_to.protocols`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyProtocol {
+    /// All.
+    Any,
+    /// auto, http1, http2.
+    Http,
+    /// grpc.
+    Grpc,
+    /// dubbo2.
+    Dubbo,
+}
+
+/// A policy file that did not load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RejectedFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Every problem, `file:line:column: what`.
+    pub problems: Vec<String>,
+}
