@@ -3,6 +3,8 @@
 //! Next: `endpoint/address.rs`, `endpoint/instance.rs`, `endpoint/selectable.rs`.
 
 pub mod address;
+pub mod instance;
+pub mod selectable;
 
 pub use address::Address;
 

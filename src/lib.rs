@@ -1,7 +1,9 @@
 //! Outrigger: a local L7 sidecar proxy that finds the instances of a service in a registry, balances
 //! over them, ejects the outliers and says why. `docs/architecture.md` tells how the parts fit.
 
+pub mod balancer;
 pub mod clock;
 pub mod config;
 pub mod endpoint;
+pub mod error;
 pub mod outlier;

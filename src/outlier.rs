@@ -3,4 +3,5 @@
 //! pure: `detector` decides, only `driver` has tokio.
 //! Next: `outlier/policy.rs`, then `outlier/detector.rs`.
 
+pub mod classify;
 pub mod policy;

@@ -1,0 +1,73 @@
+//! Picks an instance from one immutable snapshot. Pure: the random source, the time and the
+//! instances already tried come in; nothing is kept but the round robin's place.
+//! Next: `upstream/pool.rs`, where the picked instance's connection comes from.
+
+mod least_request;
+mod random;
+mod round_robin;
+
+pub use round_robin::RoundRobinState;
+
+use crate::clock::Timestamp;
+use crate::config::types::LoadBalancer;
+use crate::endpoint::selectable::{Entry, Selectable};
+
+/// How often a random pick is repeated before a scan decides.
+const TRIES: usize = 16;
+
+/// What a pick depends on besides the snapshot.
+#[derive(Debug)]
+pub struct PickContext<'a> {
+    /// Now, for ramps.
+    pub now: Timestamp,
+    /// Instances this request has tried: never picked again.
+    pub tried: &'a [u64],
+}
+
+impl PickContext<'_> {
+    fn allows(&self, entry: &Entry) -> bool {
+        !self.tried.contains(&entry.instance.id)
+    }
+
+    /// A ramping instance accepts a pick with its share; others always.
+    fn accepts(&self, entry: &Entry, rng: &mut fastrand::Rng) -> bool {
+        entry.ramp.is_none_or(|ramp| rng.u32(0..10_000) < ramp.share_bp(self.now))
+    }
+}
+
+/// Picks an entry, or `None` when every one was tried or there is none.
+pub fn pick<'a>(
+    algorithm: LoadBalancer,
+    selectable: &'a Selectable,
+    context: &PickContext<'_>,
+    rng: &mut fastrand::Rng,
+    round_robin: &mut RoundRobinState,
+) -> Option<&'a Entry> {
+    match selectable.entries.as_ref() {
+        [] => return None,
+        [only] => return context.allows(only).then_some(only),
+        _ => {}
+    }
+    match algorithm {
+        LoadBalancer::P2cLeastRequest => least_request::pick(selectable, context, rng),
+        LoadBalancer::RoundRobin => round_robin::pick(selectable, context, rng, round_robin),
+        LoadBalancer::Random => random::pick(selectable, context, rng),
+    }
+    .or_else(|| any_untried(selectable, context, rng))
+}
+
+/// When the algorithm found nothing (almost all tried, or unlucky ramps): a scan from a random
+/// place, so that a request never fails while an untried instance is left.
+fn any_untried<'a>(
+    selectable: &'a Selectable,
+    context: &PickContext<'_>,
+    rng: &mut fastrand::Rng,
+) -> Option<&'a Entry> {
+    let entries = &selectable.entries;
+    let start = rng.usize(0..entries.len().max(1));
+    let (before, after) = entries.split_at_checked(start)?;
+    after.iter().chain(before).find(|entry| context.allows(entry))
+}
+
+#[cfg(test)]
+mod tests;

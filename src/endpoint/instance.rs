@@ -1,0 +1,220 @@
+//! An instance: our live object for one endpoint. It outlives registry refreshes and reloads.
+//! Request tasks write counters of their own worker; failures go through a small lock, since they
+//! are rare and must be exact. The detector's driver is the only reader that decides.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use http::HeaderValue;
+use http::uri::Authority;
+
+use super::Address;
+use crate::clock::Timestamp;
+use crate::outlier::classify::{ErrorKind, OutcomeClass};
+
+/// Number of outcome classes, the length of per-outcome counters.
+const CLASSES: usize = 4;
+
+/// Counters of one worker. Only that worker writes, so a load and a store do; alone on its cache
+/// lines, so that workers do not slow each other down.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Cell {
+    in_flight: AtomicU32,
+    attempts: [AtomicU64; CLASSES],
+    stale_successes: AtomicU64,
+}
+
+/// Whether an instance takes requests, as far as connection pools are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Standing {
+    /// In rotation.
+    Serving = 0,
+    /// Ejected: requests in flight go on, idle connections are closed.
+    Ejected = 1,
+    /// No longer in the registry's set, or not routable: as ejected.
+    Gone = 2,
+}
+
+/// One failed or ignored attempt, kept until the driver has read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailureRecord {
+    /// Network or business error.
+    pub class: OutcomeClass,
+    /// What exactly.
+    pub kind: ErrorKind,
+    /// When the attempt was sent.
+    pub sent_at: Timestamp,
+    /// When the failure was seen.
+    pub seen_at: Timestamp,
+    /// It failed by our own attempt or request limit, or the app gave up waiting.
+    pub own_timeout: bool,
+    /// The multiplexed connection it died with.
+    pub death: Option<u64>,
+    /// Successes of this instance, all workers together, when the failure was seen.
+    pub successes_before: u64,
+    /// How many equal ones this record stands for.
+    pub count: u32,
+}
+
+/// Beyond this many unread records of one instance further ones are joined to the last: counts
+/// stay exact, only the order against successes in between is lost.
+const MAX_RECORDS: usize = 8192;
+
+/// Our live object for one endpoint.
+pub struct Instance {
+    /// Unique in the process, never reused.
+    pub id: u64,
+    /// Identity inside the upstream.
+    pub address: Address,
+    /// Set when the address is an IP literal.
+    pub socket: Option<SocketAddr>,
+    /// The address as an authority, for HTTP/2 targets.
+    pub authority: Authority,
+    /// The address as a header value.
+    pub host_value: HeaderValue,
+    cells: Box<[Cell]>,
+    connections: AtomicU32,
+    standing: AtomicU8,
+    transition: AtomicU64,
+    failures: Mutex<Vec<FailureRecord>>,
+}
+
+impl Instance {
+    /// A new instance in rotation. `None` when the address cannot be an authority (never the case
+    /// for a parsed [`Address`]).
+    pub fn new(address: Address, workers: usize) -> Option<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let authority: Authority = address.as_str().parse().ok()?;
+        let host_value = HeaderValue::from_str(address.as_str()).ok()?;
+        Some(Self {
+            id: NEXT.fetch_add(1, Relaxed),
+            socket: address.socket(),
+            address,
+            authority,
+            host_value,
+            cells: (0..workers.max(1)).map(|_| Cell::default()).collect(),
+            connections: AtomicU32::new(0),
+            standing: AtomicU8::new(Standing::Serving as u8),
+            transition: AtomicU64::new(0),
+            failures: Mutex::default(),
+        })
+    }
+
+    /// Requests in flight, all workers.
+    pub fn in_flight(&self) -> u32 {
+        self.cells.iter().map(|c| c.in_flight.load(Relaxed)).sum()
+    }
+
+    /// One more request of `worker` is in flight.
+    pub fn enter(&self, worker: usize) {
+        if let Some(cell) = self.cells.get(worker) {
+            cell.in_flight.store(cell.in_flight.load(Relaxed).wrapping_add(1), Relaxed);
+        }
+    }
+
+    /// One request of `worker` is over.
+    pub fn leave(&self, worker: usize) {
+        if let Some(cell) = self.cells.get(worker) {
+            cell.in_flight.store(cell.in_flight.load(Relaxed).saturating_sub(1), Relaxed);
+        }
+    }
+
+    /// Counts the one outcome of an attempt. Returns false when the attempt is stale: it was sent
+    /// before the last ejection or restore, so no window takes it.
+    pub fn count(&self, worker: usize, class: OutcomeClass, sent_at: Timestamp) -> bool {
+        let fresh = sent_at.as_nanos() >= self.transition.load(Relaxed);
+        if let Some(cell) = self.cells.get(worker) {
+            if let Some(counter) = cell.attempts.get(class.index()) {
+                add(counter);
+            }
+            if !fresh && class == OutcomeClass::Success {
+                add(&cell.stale_successes);
+            }
+        }
+        fresh
+    }
+
+    /// Keeps a failure for the driver. Returns true when it is the first unread one, so the driver
+    /// has to be woken.
+    pub fn push_failure(&self, record: FailureRecord) -> bool {
+        let Ok(mut records) = self.failures.lock() else { return false };
+        let full = records.len() >= MAX_RECORDS;
+        if full && let Some(last) = records.last_mut() {
+            last.count = last.count.saturating_add(record.count);
+            return false;
+        }
+        records.push(record);
+        records.len() == 1
+    }
+
+    /// Takes the unread failures, oldest first.
+    pub fn take_failures(&self) -> Vec<FailureRecord> {
+        self.failures.lock().map(|mut records| std::mem::take(&mut *records)).unwrap_or_default()
+    }
+
+    /// Successes that windows may count, all workers, since the start.
+    pub fn successes(&self) -> u64 {
+        self.cells
+            .iter()
+            .map(|c| {
+                let all = c.attempts.first().map_or(0, |a| a.load(Relaxed));
+                all.saturating_sub(c.stale_successes.load(Relaxed))
+            })
+            .sum()
+    }
+
+    /// Attempts by outcome class since the start, all workers.
+    pub fn attempts(&self, class: OutcomeClass) -> u64 {
+        let of = |c: &Cell| c.attempts.get(class.index()).map_or(0, |a| a.load(Relaxed));
+        self.cells.iter().map(of).sum()
+    }
+
+    /// Takes a place for a new connection if fewer than `limit` are open, over all workers.
+    pub fn take_connection(&self, limit: u32) -> bool {
+        let more = |open: u32| (limit == 0 || open < limit).then(|| open.saturating_add(1));
+        self.connections.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    /// Gives a connection's place back.
+    pub fn return_connection(&self) {
+        let less = |open: u32| open.checked_sub(1);
+        // Never below zero: a place is returned once per place taken.
+        let _ = self.connections.fetch_update(Relaxed, Relaxed, less);
+    }
+
+    /// Open connections, all workers.
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Relaxed)
+    }
+
+    /// Sets the standing; `at` is given on an ejection or restore and makes older attempts stale.
+    pub fn set_standing(&self, standing: Standing, at: Option<Timestamp>) {
+        self.standing.store(standing as u8, Relaxed);
+        if let Some(at) = at {
+            self.transition.store(at.as_nanos(), Relaxed);
+        }
+    }
+
+    /// The standing.
+    pub fn standing(&self) -> Standing {
+        match self.standing.load(Relaxed) {
+            0 => Standing::Serving,
+            1 => Standing::Ejected,
+            _ => Standing::Gone,
+        }
+    }
+}
+
+fn add(counter: &AtomicU64) {
+    counter.store(counter.load(Relaxed).wrapping_add(1), Relaxed);
+}
+
+impl fmt::Debug for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Instance").field("id", &self.id).field("address", &self.address).finish()
+    }
+}

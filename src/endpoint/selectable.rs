@@ -1,0 +1,181 @@
+//! What a balancer sees: one immutable snapshot of the instances of an upstream that may be picked,
+//! with the policy that classifies answers and the trials on offer. Built by the upstream's driver
+//! (`outlier/driver.rs`), swapped in whole.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::instance::Instance;
+use crate::clock::Timestamp;
+use crate::outlier::policy::Policy;
+
+/// The instances of one upstream that may be picked, and what goes with them.
+#[derive(Debug)]
+pub struct Selectable {
+    /// Grows with every swap; balancers keep state for one version.
+    pub version: u64,
+    /// Pickable instances, in the registry's order.
+    pub entries: Box<[Entry]>,
+    /// Running sums of the weights, for weighted picks; empty when all weights are equal.
+    cumulative: Box<[u64]>,
+    /// Whether any entry is in its ramp.
+    pub ramping: bool,
+    /// Why there may be nothing to pick.
+    pub state: Availability,
+    /// Classifies the answers.
+    pub policy: Arc<Policy>,
+    /// Ejected instances that wait for a live request as their trial.
+    pub trials: Box<[TrialOffer]>,
+    /// Something is ejected: note when requests come by that could serve as a trial.
+    pub watch_requests: bool,
+}
+
+/// A pickable instance.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The instance.
+    pub instance: Arc<Instance>,
+    /// Its weight in thousandths, above zero.
+    pub weight: u32,
+    /// While it returns to full traffic.
+    pub ramp: Option<Ramp>,
+    /// It speaks HTTP/2 (the registry's hint); `None`: no hint.
+    pub http2: Option<bool>,
+}
+
+/// Linear growth from 1/8 of the traffic to all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ramp {
+    /// When it began.
+    pub start: Timestamp,
+    /// How long it takes.
+    pub length: Duration,
+}
+
+impl Ramp {
+    /// The share at `now` in hundredths of a percent: 1250 + 8750 x elapsed / length.
+    pub fn share_bp(&self, now: Timestamp) -> u32 {
+        let length = self.length.as_nanos().max(1);
+        let elapsed = now.since(self.start).as_nanos().min(length);
+        u32::try_from(1_250 + 8_750 * elapsed / length).unwrap_or(10_000)
+    }
+}
+
+/// Why there may be nothing to pick.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Availability {
+    /// The registry has not answered yet.
+    Waiting,
+    /// The registry lists instances, none of them routable, or none at all.
+    Empty {
+        /// How many it lists.
+        listed: usize,
+    },
+    /// Active checks refuse all (`when_all_unhealthy: refuse`).
+    AllUnhealthy {
+        /// How many are routable.
+        routable: usize,
+    },
+    /// There is something to pick.
+    Ready,
+}
+
+/// A request trial that is due: the first eligible request that claims it is the trial.
+#[derive(Debug)]
+pub struct TrialOffer {
+    /// The ejected instance.
+    pub instance: Arc<Instance>,
+    /// HTTP/2 hint of the instance.
+    pub http2: Option<bool>,
+    /// Names the lease towards the driver.
+    pub lease: u64,
+    /// Only for a request that has no untried un-ejected instance left.
+    pub last_resort: bool,
+    /// Longest time the trial may take (the unit of the schedule).
+    pub unit: Duration,
+    claimed: AtomicBool,
+}
+
+impl TrialOffer {
+    /// An offer nobody has claimed.
+    pub fn new(
+        instance: Arc<Instance>,
+        http2: Option<bool>,
+        lease: u64,
+        last_resort: bool,
+        unit: Duration,
+    ) -> Self {
+        Self { instance, http2, lease, last_resort, unit, claimed: AtomicBool::new(false) }
+    }
+
+    /// Claims it; true for exactly one caller.
+    pub fn claim(&self) -> bool {
+        self.claimed.compare_exchange(false, true, Relaxed, Relaxed).is_ok()
+    }
+
+    /// Whether somebody has claimed it.
+    pub fn is_claimed(&self) -> bool {
+        self.claimed.load(Relaxed)
+    }
+}
+
+impl Selectable {
+    /// A snapshot of these entries.
+    pub fn new(
+        version: u64,
+        entries: Vec<Entry>,
+        state: Availability,
+        policy: Arc<Policy>,
+        trials: Vec<TrialOffer>,
+        watch_requests: bool,
+    ) -> Self {
+        let first = entries.first().map_or(0, |e| e.weight);
+        let equal = entries.iter().all(|e| e.weight == first);
+        let cumulative = if equal {
+            Box::default()
+        } else {
+            entries
+                .iter()
+                .scan(0_u64, |sum, e| {
+                    *sum += u64::from(e.weight);
+                    Some(*sum)
+                })
+                .collect()
+        };
+        let ramping = entries.iter().any(|e| e.ramp.is_some());
+        Self {
+            version,
+            entries: entries.into(),
+            cumulative,
+            ramping,
+            state,
+            policy,
+            trials: trials.into(),
+            watch_requests,
+        }
+    }
+
+    /// Before the registry's first answer.
+    pub fn waiting(policy: Arc<Policy>) -> Self {
+        Self::new(0, Vec::new(), Availability::Waiting, policy, Vec::new(), false)
+    }
+
+    /// A random entry with chances as the weights, ramps left aside.
+    pub fn sample(&self, rng: &mut fastrand::Rng) -> Option<&Entry> {
+        match self.cumulative.last() {
+            None if self.entries.is_empty() => None,
+            None => self.entries.get(rng.usize(0..self.entries.len())),
+            Some(0) => None,
+            Some(total) => {
+                let ticket = rng.u64(0..*total);
+                self.entries.get(self.cumulative.partition_point(|sum| *sum <= ticket))
+            }
+        }
+    }
+
+    /// Whether all weights are equal.
+    pub fn equal_weights(&self) -> bool {
+        self.cumulative.is_empty()
+    }
+}
