@@ -1,9 +1,18 @@
 //! Outrigger: a local L7 sidecar proxy that finds the instances of a service in a registry, balances
 //! over them, ejects the outliers and says why. `docs/architecture.md` tells how the parts fit.
 
+pub mod access_log;
 pub mod balancer;
 pub mod clock;
 pub mod config;
 pub mod endpoint;
 pub mod error;
+pub mod listener;
+pub mod metrics;
 pub mod outlier;
+pub mod policy;
+pub mod router;
+pub mod sink;
+pub mod timer;
+pub mod upstream;
+pub mod worker;

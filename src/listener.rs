@@ -1,0 +1,11 @@
+//! Where the app connects: bound sockets, accepted connections, their protocol. No routing here.
+//! Next: `listener/accept.rs`, `listener/detect.rs`, `listener/http.rs`.
+
+pub mod accept;
+pub mod bind;
+pub mod connection;
+pub mod detect;
+pub mod head;
+pub mod http;
+pub mod reply;
+pub mod request;

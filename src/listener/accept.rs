@@ -1,0 +1,175 @@
+//! The accept loops of one worker. Errors pause, they never spin and never end the loop. A
+//! connection is handed to the worker with the fewest when ours has several more: with few long
+//! connections the kernel's hash can put them all on one.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task;
+
+use super::connection;
+use crate::metrics::cells::Limit;
+use crate::worker::{DrainPhase, Worker};
+
+/// Pause after an accept error, doubled up to the longest.
+const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// One log line per this time, however many errors.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+/// How many more connections than another worker's are kept.
+const UNEVEN: u64 = 4;
+
+/// A connection handed from worker to worker.
+#[derive(Debug)]
+pub struct Handed {
+    stream: TcpStream,
+    peer: SocketAddr,
+    service: Option<Arc<str>>,
+}
+
+/// The other workers' queues, our own at our index.
+pub type Handovers = Arc<[mpsc::Sender<Handed>]>;
+
+/// Accepts on one TCP socket until the drain begins.
+pub async fn tcp(
+    worker: Rc<Worker>,
+    socket: TcpListener,
+    service: Option<Arc<str>>,
+    handovers: Handovers,
+) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(socket)?;
+    let mut drain = worker.shared.drain.clone();
+    let mut trouble = Trouble::default();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _draining = drain.wait_for(|phase| *phase >= DrainPhase::Draining) => return Ok(()),
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                trouble.over();
+                let service = service.clone();
+                if let Some(other) = less_busy(&worker)
+                    && let Some(queue) = handovers.get(other)
+                    && let Ok(place) = queue.try_reserve()
+                {
+                    place.send(Handed { stream: stream.into_std()?, peer, service });
+                } else {
+                    begin(&worker, stream, peer, service);
+                }
+                full(&worker).await;
+            }
+            Err(error) => trouble.wait(&worker, &error).await,
+        }
+    }
+}
+
+/// Serves what other workers hand over.
+pub async fn handed(worker: Rc<Worker>, mut queue: mpsc::Receiver<Handed>) {
+    while let Some(Handed { stream, peer, service }) = queue.recv().await {
+        match tokio::net::TcpStream::from_std(stream) {
+            Ok(stream) => begin(&worker, stream, peer, service),
+            Err(error) => tracing::warn!(%error, "connection lost on its way to another worker"),
+        }
+    }
+}
+
+/// Accepts on one Unix socket until the drain begins; removes its file then.
+pub async fn unix(
+    worker: Rc<Worker>,
+    socket: std::os::unix::net::UnixListener,
+    path: Arc<Path>,
+) -> io::Result<()> {
+    let listener = tokio::net::UnixListener::from_std(socket)?;
+    let mut drain = worker.shared.drain.clone();
+    let mut trouble = Trouble::default();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _draining = drain.wait_for(|phase| *phase >= DrainPhase::Draining) => {
+                // A file that is gone already is as good.
+                let _gone = std::fs::remove_file(&path);
+                return Ok(());
+            }
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                trouble.over();
+                worker.connection_opened();
+                task::spawn_local(connection::run(Rc::clone(&worker), stream, None, None));
+                full(&worker).await;
+            }
+            Err(error) => trouble.wait(&worker, &error).await,
+        }
+    }
+}
+
+fn begin(
+    worker: &Rc<Worker>,
+    stream: tokio::net::TcpStream,
+    peer: SocketAddr,
+    service: Option<Arc<str>>,
+) {
+    // Without it small answers wait for acknowledgements; a socket that refuses it is closed soon.
+    let _closing = stream.set_nodelay(true);
+    worker.connection_opened();
+    task::spawn_local(connection::run(Rc::clone(worker), stream, Some(peer), service));
+}
+
+/// The worker with the fewest connections, when it has several fewer than ours.
+fn less_busy(worker: &Worker) -> Option<usize> {
+    let counts = worker.shared.cells.iter().map(|c| c.app_connections.load(Relaxed));
+    let (least, count) = counts.enumerate().min_by_key(|(_, count)| *count)?;
+    let own = worker.cells()?.app_connections.load(Relaxed);
+    (least != worker.index && own >= count + UNEVEN).then_some(least)
+}
+
+/// At the limit of connections nothing is accepted until one ends; the kernel's queue waits.
+async fn full(worker: &Worker) {
+    let mut counted = false;
+    while worker.connections_open() >= worker.snapshot().config.limits.max_connections {
+        if !counted {
+            counted = true;
+            worker.limit_hit(Limit::MaxConnections);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[derive(Debug, Default)]
+struct Trouble {
+    pause: Duration,
+    logged: Option<crate::clock::Timestamp>,
+    unlogged: u32,
+}
+
+impl Trouble {
+    fn over(&mut self) {
+        self.pause = Duration::ZERO;
+    }
+
+    async fn wait(&mut self, worker: &Worker, error: &io::Error) {
+        // EMFILE, ENFILE, ENOBUFS, ENOMEM: out of something; the others are the peer's.
+        let exhausted = matches!(error.raw_os_error(), Some(24 | 23 | 105 | 12));
+        if !exhausted {
+            return;
+        }
+        worker.limit_hit(Limit::OpenFiles);
+        let now = worker.clock.now();
+        if self.logged.is_none_or(|at| now.since(at) >= LOG_EVERY) {
+            tracing::error!(%error, suppressed = self.unlogged, "accept pauses: raise the open-file limit or lower limits.max_connections");
+            self.logged = Some(now);
+            self.unlogged = 0;
+        } else {
+            self.unlogged += 1;
+        }
+        self.pause = (self.pause * 2).clamp(PAUSE, LONGEST_PAUSE);
+        tokio::time::sleep(self.pause).await;
+    }
+}

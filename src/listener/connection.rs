@@ -1,0 +1,370 @@
+//! One connection of the app: detected, served, watched. Its times are checked by the worker's
+//! sweep over all connections, so a request costs no timer here.
+//!
+//! | state | left when | limit |
+//! |---|---|---|
+//! | head | a request head is complete | `header_timeout` since its first byte (or the accept) |
+//! | busy | its answer is complete | those of the request |
+//! | idle | a byte arrives | `keep_alive_timeout` |
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::detect::{Detected, detect};
+use super::http::{Connection, serve};
+use crate::clock::{Clock, Timestamp};
+use crate::config::types::{HalfClose, Limits};
+use crate::metrics::cells::Limit;
+use crate::upstream::pool::LocalExecutor;
+use crate::worker::Worker;
+
+/// Flow control windows towards the app.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// Ping of an HTTP/2 connection of the app with open streams.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+const RUN: u8 = 0;
+const GRACEFUL: u8 = 1;
+const ABORT: u8 = 2;
+
+/// What the sweep and the drain know of a connection. Atomics, since hyper may move the stream to
+/// a tunnel; in truth one thread uses it.
+#[derive(Debug)]
+pub struct ConnectionState {
+    clock: Clock,
+    /// When the head in reading began; 0 when none is.
+    head_since: AtomicU64,
+    /// When the last answer was complete; 0 before the first.
+    idle_since: AtomicU64,
+    active: AtomicU32,
+    wish: AtomicU8,
+    multiplexed: AtomicU8,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl ConnectionState {
+    fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            head_since: AtomicU64::new(clock.now().as_nanos()),
+            idle_since: AtomicU64::new(0),
+            active: AtomicU32::new(0),
+            wish: AtomicU8::new(RUN),
+            multiplexed: AtomicU8::new(0),
+            waker: Mutex::default(),
+        }
+    }
+
+    fn bytes_came(&self) {
+        if self.active.load(Relaxed) == 0 && self.head_since.load(Relaxed) == 0 {
+            self.head_since.store(self.clock.now().as_nanos(), Relaxed);
+        }
+    }
+
+    /// A request head is complete.
+    pub fn request_began(&self) {
+        self.head_since.store(0, Relaxed);
+        self.active.store(self.active.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
+    /// Its answer is complete, or given up.
+    pub fn request_ended(&self, now: Timestamp) {
+        self.active.store(self.active.load(Relaxed).saturating_sub(1), Relaxed);
+        self.idle_since.store(now.as_nanos(), Relaxed);
+    }
+
+    /// Finish what is in flight and close.
+    pub fn close_gracefully(&self) {
+        self.ask(GRACEFUL);
+    }
+
+    /// Close now.
+    pub fn abort(&self) {
+        self.ask(ABORT);
+    }
+
+    fn ask(&self, wish: u8) {
+        if self.wish.fetch_max(wish, Relaxed) < wish
+            && let Ok(mut waker) = self.waker.lock()
+            && let Some(waker) = waker.take()
+        {
+            waker.wake();
+        }
+    }
+
+    fn wish(&self, waker: &Waker) -> u8 {
+        if let Ok(mut kept) = self.waker.lock()
+            && !kept.as_ref().is_some_and(|w| w.will_wake(waker))
+        {
+            *kept = Some(waker.clone());
+        }
+        self.wish.load(Relaxed)
+    }
+
+    /// Which limit has been passed at `now`, if any.
+    fn passed(&self, limits: &Limits, now: Timestamp) -> Option<Limit> {
+        if self.active.load(Relaxed) > 0 {
+            return None;
+        }
+        let over = |since: u64, limit: Duration| {
+            since > 0 && !limit.is_zero() && now.since(Timestamp::from_nanos(since)) >= limit
+        };
+        let head = self.head_since.load(Relaxed);
+        if self.multiplexed.load(Relaxed) == 1 {
+            let since = self.idle_since.load(Relaxed).max(head);
+            return over(since, limits.keep_alive_timeout).then_some(Limit::KeepAliveTimeout);
+        }
+        if head > 0 {
+            return over(head, limits.header_timeout).then_some(Limit::HeaderTimeout);
+        }
+        let idle = self.idle_since.load(Relaxed);
+        over(idle, limits.keep_alive_timeout).then_some(Limit::KeepAliveTimeout)
+    }
+}
+
+/// The open connections of one worker.
+#[derive(Debug, Default)]
+pub struct Connections {
+    open: RefCell<Vec<Arc<ConnectionState>>>,
+}
+
+impl Connections {
+    /// How many are open.
+    pub fn len(&self) -> usize {
+        self.open.borrow().len()
+    }
+
+    /// Whether none is open.
+    pub fn is_empty(&self) -> bool {
+        self.open.borrow().is_empty()
+    }
+
+    /// Closes those whose limits have passed.
+    pub fn sweep(&self, worker: &Worker, limits: &Limits, now: Timestamp) {
+        for state in self.open.borrow().iter() {
+            match state.passed(limits, now) {
+                Some(limit @ Limit::KeepAliveTimeout) => {
+                    worker.limit_hit(limit);
+                    state.close_gracefully();
+                }
+                Some(limit) => {
+                    worker.limit_hit(limit);
+                    state.abort();
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Finish what is in flight, close the rest.
+    pub fn close_all_gracefully(&self) {
+        for state in self.open.borrow().iter() {
+            state.close_gracefully();
+        }
+    }
+
+    /// Close all now.
+    pub fn abort_all(&self) {
+        for state in self.open.borrow().iter() {
+            state.abort();
+        }
+    }
+
+    fn add(&self, state: &Arc<ConnectionState>) {
+        self.open.borrow_mut().push(Arc::clone(state));
+    }
+
+    fn remove(&self, state: &Arc<ConnectionState>) {
+        let mut open = self.open.borrow_mut();
+        if let Some(at) = open.iter().position(|s| Arc::ptr_eq(s, state)) {
+            open.swap_remove(at);
+        }
+    }
+}
+
+/// Keeps the books of one connection, whatever way it ends.
+struct Registered {
+    worker: Rc<Worker>,
+    state: Arc<ConnectionState>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.worker.connections.remove(&self.state);
+        self.worker.connection_closed();
+    }
+}
+
+/// Serves a connection until it ends. `counted` was taken by the accept loop.
+pub async fn run<S>(
+    worker: Rc<Worker>,
+    stream: S,
+    peer: Option<SocketAddr>,
+    service: Option<Arc<str>>,
+) where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let state = Arc::new(ConnectionState::new(worker.clock));
+    worker.connections.add(&state);
+    let registered = Registered { worker: Rc::clone(&worker), state: Arc::clone(&state) };
+    let detected = {
+        let mut detecting = pin!(detect(stream));
+        std::future::poll_fn(|cx| match state.wish(cx.waker()) {
+            RUN => detecting.as_mut().poll(cx).map(Some),
+            // It never said anything: nothing to finish.
+            _ => Poll::Ready(None),
+        })
+        .await
+    };
+    let Some(Ok((detected, stream))) = detected else { return };
+    let connection = Rc::new(Connection { peer, service, state: Arc::clone(&state) });
+    let io = TokioIo::new(Noticed { stream, state: Arc::clone(&state) });
+    match detected {
+        Detected::Nothing => {}
+        Detected::Http1 => serve_http1(&worker, &connection, io).await,
+        Detected::Http2 => {
+            state.multiplexed.store(1, Relaxed);
+            serve_http2(&worker, &connection, io).await;
+        }
+    }
+    drop(registered);
+}
+
+async fn serve_http1<I>(worker: &Rc<Worker>, connection: &Rc<Connection>, io: I)
+where
+    I: hyper::rt::Read + hyper::rt::Write + Send + Unpin + 'static,
+{
+    let limits = worker.snapshot();
+    let limits = &limits.config.limits;
+    let service = service_fn(|request| serve(Rc::clone(worker), Rc::clone(connection), request));
+    let serving = http1::Builder::new()
+        .half_close(limits.half_close == HalfClose::Allow)
+        .max_headers(limits.max_headers)
+        .max_buf_size(limits.max_header_bytes.max(8192))
+        .serve_connection(io, service)
+        .with_upgrades();
+    let mut serving = pin!(serving);
+    std::future::poll_fn(|cx| {
+        match connection.state.wish(cx.waker()) {
+            RUN => {}
+            GRACEFUL => serving.as_mut().graceful_shutdown(),
+            _ => return Poll::Ready(()),
+        }
+        serving.as_mut().poll(cx).map(|ended| note_end(worker, ended))
+    })
+    .await;
+}
+
+async fn serve_http2<I>(worker: &Rc<Worker>, connection: &Rc<Connection>, io: I)
+where
+    I: hyper::rt::Read + hyper::rt::Write + Send + Unpin + 'static,
+{
+    let limits = worker.snapshot();
+    let limits = &limits.config.limits;
+    let (kept_worker, kept_connection) = (Rc::clone(worker), Rc::clone(connection));
+    let service = service_fn(move |request| {
+        serve(Rc::clone(&kept_worker), Rc::clone(&kept_connection), request)
+    });
+    let serving = http2::Builder::new(LocalExecutor)
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .max_concurrent_streams(limits.max_streams_per_connection)
+        .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .serve_connection(io, service);
+    let mut serving = pin!(serving);
+    std::future::poll_fn(|cx| {
+        match connection.state.wish(cx.waker()) {
+            RUN => {}
+            GRACEFUL => serving.as_mut().graceful_shutdown(),
+            _ => return Poll::Ready(()),
+        }
+        serving.as_mut().poll(cx).map(|ended| note_end(worker, ended))
+    })
+    .await;
+}
+
+/// hyper answered or dropped a broken head itself: it leaves a count and a line.
+fn note_end(worker: &Worker, ended: Result<(), hyper::Error>) {
+    use crate::error::Reason;
+    let Err(error) = ended else { return };
+    let reason = if error.is_parse_too_large() {
+        worker.limit_hit(Limit::MaxHeaderBytes);
+        Reason::HeaderTooLarge
+    } else if error.is_parse() {
+        Reason::BadRequest
+    } else {
+        return;
+    };
+    if let Some(cells) = worker.cells() {
+        cells.rejected(reason);
+    }
+    tracing::warn!(reason = reason.as_str(), error = %error, "request head refused");
+}
+
+/// Tells the state when bytes come.
+struct Noticed<S> {
+    stream: S,
+    state: Arc<ConnectionState>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Noticed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.state.bytes_came();
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Noticed<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

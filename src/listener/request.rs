@@ -1,0 +1,185 @@
+//! One request of the app from its head to its end: what is counted and logged, once, whatever way
+//! it ends.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::connection::ConnectionState;
+use super::reply;
+use crate::access_log::{AccessLog, EndNote, RequestNote};
+use crate::clock::Timestamp;
+use crate::endpoint::instance::Instance;
+use crate::error::Reason;
+use crate::metrics::cells::AppProtocol;
+use crate::outlier::policy::Policy;
+use crate::router::Route;
+use crate::worker::{Snapshot, Worker};
+
+/// Watches one request; ends it when dropped.
+#[derive(Debug)]
+pub struct RequestGuard {
+    worker: Rc<Worker>,
+    connection: Arc<ConnectionState>,
+    snapshot: Arc<Snapshot>,
+    route: Option<Arc<Route>>,
+    policy: Option<Arc<Policy>>,
+    note: Option<RequestNote>,
+    protocol: AppProtocol,
+    version: &'static str,
+    started: Timestamp,
+    head_at: Option<Timestamp>,
+    status: u16,
+    grpc: Option<u16>,
+    reason: Option<Reason>,
+    attempts: u32,
+    instance: Option<Arc<Instance>>,
+}
+
+impl RequestGuard {
+    /// A request that came at `started`.
+    pub fn new(
+        worker: &Rc<Worker>,
+        snapshot: &Arc<Snapshot>,
+        note: Option<RequestNote>,
+        protocol: AppProtocol,
+        version: &'static str,
+        started: Timestamp,
+        connection: Arc<ConnectionState>,
+    ) -> Self {
+        connection.request_began();
+        Self {
+            worker: Rc::clone(worker),
+            connection,
+            snapshot: Arc::clone(snapshot),
+            route: None,
+            policy: None,
+            note,
+            protocol,
+            version,
+            started,
+            head_at: None,
+            status: 0,
+            grpc: None,
+            reason: None,
+            attempts: 0,
+            instance: None,
+        }
+    }
+
+    /// Its route was found.
+    pub fn routed(&mut self, route: &Arc<Route>) {
+        route.upstream.cells.begin(self.worker.index);
+        route.upstream.touch(self.started);
+        self.route = Some(Arc::clone(route));
+    }
+
+    /// The policy that classifies its answer.
+    pub fn judged_by(&mut self, policy: &Arc<Policy>) {
+        self.policy = Some(Arc::clone(policy));
+    }
+
+    /// That policy.
+    pub fn policy(&self) -> &Policy {
+        match &self.policy {
+            Some(policy) => policy,
+            None => reply::builtin_policy(),
+        }
+    }
+
+    /// Another try, at this instance.
+    pub fn attempt(&mut self, instance: &Arc<Instance>) {
+        self.attempts += 1;
+        self.instance = Some(Arc::clone(instance));
+    }
+
+    /// Tries so far.
+    pub const fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// The head that is passed on.
+    pub fn head(&mut self, status: u16, at: Timestamp) {
+        self.status = status;
+        self.head_at = Some(at);
+    }
+
+    /// The gRPC code the app sees.
+    pub fn grpc_code(&mut self, code: u16) {
+        self.grpc = Some(code);
+    }
+
+    /// Whether a gRPC code was seen.
+    pub const fn has_grpc_code(&self) -> bool {
+        self.grpc.is_some()
+    }
+
+    /// Our own answer.
+    pub fn refused(&mut self, reason: Reason) {
+        self.reason = Some(reason);
+        self.status = reason.status().as_u16();
+        if self.protocol == AppProtocol::Grpc {
+            self.status = 200;
+            self.grpc = Some(u16::from(reason.grpc_code()));
+        }
+        match &self.route {
+            Some(route) => route.upstream.cells.rejected(self.worker.index, reason),
+            None => {
+                if let Some(cells) = self.worker.cells() {
+                    cells.rejected(reason);
+                }
+            }
+        }
+    }
+
+    /// All of the answer went out. The end itself is the drop.
+    pub fn complete(&mut self) {}
+
+    /// The answer broke off after its head.
+    pub fn broken(&mut self, reason: Reason) {
+        self.reason = Some(reason);
+    }
+
+    /// Now.
+    pub fn now(&self) -> Timestamp {
+        self.worker.clock.now()
+    }
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        if self.status == 0 {
+            // It never got an answer: the app left.
+            self.status = Reason::ClientClosed.status().as_u16();
+            self.reason = Some(Reason::ClientClosed);
+        }
+        let now = self.now();
+        self.connection.request_ended(now);
+        let duration = now.since(self.started);
+        if let Some(route) = &self.route {
+            let cells = &route.upstream.cells;
+            let grpc = match self.protocol {
+                AppProtocol::Grpc if self.reason == Some(Reason::ClientClosed) => Some(1),
+                AppProtocol::Grpc => self.grpc,
+                AppProtocol::Http1 | AppProtocol::Http2 => None,
+            };
+            cells.finish(self.worker.index, self.protocol, self.status, grpc, duration);
+        }
+        let Some(note) = &self.note else { return };
+        let end = EndNote {
+            upstream: self.route.as_ref().map(|r| &*r.upstream.name),
+            instance: self.instance.as_ref().map(|i| i.address.as_str()),
+            attempts: self.attempts,
+            protocol: self.protocol,
+            version: self.version,
+            status: self.status,
+            grpc_code: self.grpc,
+            reason: self.reason,
+            duration,
+            upstream_duration: self.head_at.map(|at| at.since(self.started)),
+        };
+        let settings = &self.snapshot.config.telemetry.access_log;
+        if AccessLog::wants(settings, &end, || self.worker.rng.borrow_mut().f64()) {
+            self.worker.shared.access_log.write(settings, note, &end);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Counters of the data plane and how they are shown. A leaf: nothing here decides.
+//! `cells` is what request tasks write; `names` are the families.
+
+pub mod cells;

@@ -1,0 +1,9 @@
+//! What happens to a request between its route and its answer: attempts, their limits, retries.
+//! The order lives in `policy/stack.rs` alone.
+
+pub mod attempt;
+pub mod budget;
+pub mod limits;
+pub mod outcome;
+pub mod retry;
+pub mod stack;

@@ -1,0 +1,528 @@
+//! One attempt: a connection to the picked instance, the request written, the head awaited, each
+//! part within its limit. Reports its outcome unless a head came; then the body will.
+//! Next: `upstream/pool.rs`; the caller is `policy/stack.rs`.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+
+use super::limits::RequestLimits;
+use super::outcome::{AttemptGuard, Cancelled};
+use super::retry::Trigger;
+use crate::clock::{Clock, Timestamp};
+use crate::config::types::{Limits, Service};
+use crate::error::{Reason, Refusal};
+use crate::metrics::cells::{IgnoredCause, Limit};
+use crate::outlier::classify::{ErrorKind, OutcomeClass};
+use crate::timer::Timer;
+use crate::upstream::pool::{CheckoutError, InstancePool};
+use crate::upstream::request_body::{AttemptBody, BodyFault, RequestBody, Stall};
+use crate::upstream::response_body::Carrier;
+use crate::worker::Worker;
+
+/// Everything one attempt needs.
+#[derive(Debug)]
+pub struct Attempt<'a> {
+    /// Ours.
+    pub worker: &'a Rc<Worker>,
+    /// Settings of the service.
+    pub service: &'a Service,
+    /// Settings of the listeners.
+    pub limits: &'a Limits,
+    /// The request's time.
+    pub time: &'a mut RequestLimits,
+    /// The request's timer.
+    pub timer: &'a mut Timer,
+    /// The request's body, if it has one.
+    pub body: Option<&'a Rc<RequestBody>>,
+    /// Use HTTP/2.
+    pub http2: bool,
+    /// The request is gRPC.
+    pub grpc: bool,
+    /// Its method is idempotent.
+    pub idempotent_method: bool,
+    /// The trial's lease ends here.
+    pub lease_until: Option<Timestamp>,
+    /// Never reuse an open connection (the repeat after a stale one).
+    pub fresh: bool,
+}
+
+/// A head came.
+#[derive(Debug)]
+pub struct Answer {
+    /// It, with the body to come.
+    pub response: Response<Incoming>,
+    /// The connection.
+    pub carrier: Carrier,
+    /// To be told the outcome.
+    pub guard: AttemptGuard,
+}
+
+/// No head came.
+#[derive(Debug)]
+pub enum Failure {
+    /// All connections of the instance are taken; nothing was tried.
+    Full,
+    /// A reused connection turned out to be closed: repeat on a new one, outside of all counts.
+    Stale,
+    /// The attempt failed and is accounted for.
+    Failed {
+        /// What to answer unless another attempt follows.
+        refusal: Refusal,
+        /// For `retry_on`.
+        trigger: Trigger,
+    },
+}
+
+/// Builds the request for HTTP/1.1 or HTTP/2 with this body.
+pub type BuildRequest<'a> = &'a mut dyn FnMut(AttemptBody) -> Option<Request<AttemptBody>>;
+
+/// Runs the attempt. `may_follow` is asked when an automatic attempt limit is over: without another
+/// try to follow the attempt keeps what is left of the request's time.
+pub async fn run(
+    mut attempt: Attempt<'_>,
+    pool: &Rc<InstancePool>,
+    guard: AttemptGuard,
+    build: BuildRequest<'_>,
+    may_follow: &mut dyn FnMut() -> bool,
+) -> Result<Answer, Failure> {
+    let clock = attempt.worker.clock;
+    let connect_from = clock.now();
+    let connect_until = connect_from + attempt.service.timeout.connect;
+    let until = connect_until
+        .min(attempt.time.deadline())
+        .min(attempt.lease_until.unwrap_or(Timestamp::MAX));
+    let settings = &attempt.service.pool;
+    let reused = if attempt.fresh {
+        None
+    } else if attempt.http2 {
+        pool.reuse_stream(settings).map(Carrier::Http2)
+    } else {
+        pool.reuse(settings).map(Carrier::Http1)
+    };
+    let carrier = match reused {
+        Some(carrier) => Ok(Some(carrier)),
+        None => {
+            let (limits, fresh, http2) = (attempt.limits, attempt.fresh, attempt.http2);
+            let connect = async {
+                match (http2, fresh) {
+                    (false, _) => pool.connect(settings, limits).await.map(Carrier::Http1),
+                    (true, false) => pool.stream(settings, limits).await.map(Carrier::Http2),
+                    (true, true) => pool.connect_h2(settings, limits).await.map(Carrier::Http2),
+                }
+            };
+            within(attempt.timer, until, connect).await.transpose()
+        }
+    };
+    let carrier = match carrier {
+        Ok(Some(carrier)) => carrier,
+        Ok(None) => {
+            return Err(connect_timed_out(&attempt, guard, connect_from, connect_until, clock.now()));
+        }
+        Err(CheckoutError::Full) => {
+            guard.forget();
+            attempt.worker.limit_hit(Limit::PoolConnections);
+            return Err(Failure::Full);
+        }
+        Err(CheckoutError::Failed(error)) => {
+            let message = format!("cannot connect to {}: {error}", guard.instance.address);
+            guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::ConnectRefused));
+            return Err(failed(Reason::ConnectFailed, message, Trigger::ConnectFailure));
+        }
+        Err(CheckoutError::Handshake(error)) => {
+            let message = format!("{} does not speak HTTP/2: {error}", guard.instance.address);
+            guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Protocol));
+            return Err(failed(Reason::ConnectFailed, message, Trigger::ConnectFailure));
+        }
+    };
+    exchange(&mut attempt, carrier, guard, build, may_follow).await
+}
+
+/// Writes the request and awaits the head.
+async fn exchange(
+    attempt: &mut Attempt<'_>,
+    mut carrier: Carrier,
+    guard: AttemptGuard,
+    build: BuildRequest<'_>,
+    may_follow: &mut dyn FnMut() -> bool,
+) -> Result<Answer, Failure> {
+    let clock = attempt.worker.clock;
+    let body = match attempt.body {
+        Some(body) => body.attempt(),
+        None => AttemptBody::empty(),
+    };
+    let Some(request) = build(body) else {
+        guard.forget();
+        return Err(failed(
+            Reason::BadRequest,
+            "the request cannot be written for this instance".to_owned(),
+            Trigger::Other,
+        ));
+    };
+    let started = clock.now();
+    let reused = match &carrier {
+        Carrier::Http1(lent) => lent.reused,
+        Carrier::Http2(stream) => {
+            guard.dies_with(stream.connection());
+            stream.reused
+        }
+    };
+    let mut watch = Watch::new(attempt, &guard, started);
+    let sent = match &mut carrier {
+        Carrier::Http1(lent) => {
+            let send = pin!(lent.sender.try_send_request(request));
+            watch.run(attempt, &guard, send, may_follow).await
+        }
+        Carrier::Http2(stream) => {
+            let send = pin!(stream.sender.try_send_request(request));
+            watch.run(attempt, &guard, send, may_follow).await
+        }
+    };
+    if let Some(written) = attempt.body.and_then(|b| b.written_at()) {
+        attempt.time.pause(written.since(started));
+    }
+    match sent {
+        Ok(Ok(response)) => {
+            guard.on_cancel(Cancelled::Class(OutcomeClass::Success, None));
+            Ok(Answer { response, carrier, guard })
+        }
+        Ok(Err(mut error)) => {
+            let unsent = error.take_message().is_some();
+            if let Carrier::Http2(stream) = &carrier {
+                stream.retire();
+            }
+            Err(send_failed(attempt, guard, error.error(), unsent, reused))
+        }
+        Err(over) => Err(time_is_over(attempt, guard, &over, started, clock.now())),
+    }
+}
+
+fn failed(reason: Reason, message: String, trigger: Trigger) -> Failure {
+    Failure::Failed { refusal: Refusal::new(reason, message), trigger }
+}
+
+/// What ended an attempt without a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    /// The attempt's own limit or the trial's lease.
+    Attempt(Duration),
+    /// The request's limit or the app's deadline.
+    Request(Duration),
+    /// The app sends no more of its body.
+    App,
+    /// The instance takes no more of the body.
+    Instance(Duration),
+}
+
+/// The limits while a head is awaited.
+struct Watch {
+    clock: Clock,
+    started: Timestamp,
+    limit: Option<Duration>,
+    patience: Duration,
+    extended: bool,
+    written: Option<Timestamp>,
+}
+
+impl Watch {
+    fn new(attempt: &Attempt<'_>, guard: &AttemptGuard, started: Timestamp) -> Self {
+        let measure = attempt.time.attempt_measure();
+        let mut watch = Self {
+            clock: attempt.worker.clock,
+            started,
+            limit: attempt.time.attempt(true),
+            patience: (measure / 5).max(Duration::from_secs(1)),
+            extended: false,
+            written: None,
+        };
+        if attempt.body.is_none() {
+            watch.written(attempt, guard, started);
+        }
+        watch
+    }
+
+    fn written(&mut self, attempt: &Attempt<'_>, guard: &AttemptGuard, at: Timestamp) {
+        self.written = Some(at);
+        guard.on_cancel(Cancelled::Waiting {
+            since: at,
+            patience: self.patience,
+            client: attempt.time.client().map(|end| (attempt.time.started(), end)),
+        });
+    }
+
+    async fn run<F: Future>(
+        &mut self,
+        attempt: &mut Attempt<'_>,
+        guard: &AttemptGuard,
+        mut send: std::pin::Pin<&mut F>,
+        may_follow: &mut dyn FnMut() -> bool,
+    ) -> Result<F::Output, Over> {
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(output) = send.as_mut().poll(cx) {
+                return Poll::Ready(Ok(output));
+            }
+            self.poll_limits(attempt, guard, cx, may_follow).map(Err)
+        })
+        .await
+    }
+
+    fn poll_limits(
+        &mut self,
+        attempt: &mut Attempt<'_>,
+        guard: &AttemptGuard,
+        cx: &mut Context<'_>,
+        may_follow: &mut dyn FnMut() -> bool,
+    ) -> Poll<Over> {
+        if self.written.is_none()
+            && let Some(body) = attempt.body
+        {
+            match body.written_at() {
+                Some(at) => self.written(attempt, guard, at),
+                None => body.set_owner(cx.waker()),
+            }
+        }
+        loop {
+            let (at, over) = self.next(attempt);
+            attempt.timer.set(at);
+            if attempt.timer.poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            let lateness = self.clock.now().since(at);
+            match over {
+                Over::Attempt(_) => {
+                    let automatic = attempt.lease_until.is_none()
+                        && matches!(
+                            attempt.service.timeout.attempt,
+                            crate::config::types::AttemptTimeout::Auto
+                        );
+                    if automatic && !self.extended && !may_follow() {
+                        self.extended = true;
+                        continue;
+                    }
+                    return Poll::Ready(Over::Attempt(lateness));
+                }
+                Over::Request(_) => return Poll::Ready(Over::Request(lateness)),
+                // The body may have moved on since the timer was set.
+                Over::App | Over::Instance(_) if self.next(attempt).0 > self.clock.now() => {}
+                Over::App => return Poll::Ready(Over::App),
+                Over::Instance(_) => return Poll::Ready(Over::Instance(lateness)),
+            }
+        }
+    }
+
+    /// The next limit and what it means.
+    fn next(&self, attempt: &Attempt<'_>) -> (Timestamp, Over) {
+        let zero = Duration::ZERO;
+        let lease = attempt.lease_until.unwrap_or(Timestamp::MAX);
+        let Some(written) = self.written else {
+            // While the body is being sent neither attempt nor request time runs.
+            let stall = attempt.body.map(|b| b.stall());
+            let (at, over) = match stall {
+                Some(Stall::App(since)) if !attempt.grpc => {
+                    (since + attempt.limits.body_idle_timeout, Over::App)
+                }
+                Some(Stall::Instance(since)) => {
+                    let idle = attempt.service.timeout.idle;
+                    let at = idle.map_or(Timestamp::MAX, |idle| since + idle);
+                    (at, Over::Instance(zero))
+                }
+                Some(Stall::App(_)) | None => (Timestamp::MAX, Over::App),
+            };
+            let client = attempt.time.client().unwrap_or(Timestamp::MAX);
+            let candidates = [(at, over), (client, Over::Request(zero)), (lease, Over::Attempt(zero))];
+            return earliest(candidates);
+        };
+        let mut time = *attempt.time;
+        time.pause(written.since(self.started));
+        let own = match self.limit {
+            Some(limit) if !self.extended => written + limit,
+            Some(_) | None => Timestamp::MAX,
+        };
+        earliest([
+            (time.deadline(), Over::Request(zero)),
+            (own.min(lease), Over::Attempt(zero)),
+            (Timestamp::MAX, Over::App),
+        ])
+    }
+}
+
+fn earliest(candidates: [(Timestamp, Over); 3]) -> (Timestamp, Over) {
+    let [first, rest @ ..] = candidates;
+    rest.into_iter().fold(first, |best, next| if next.0 < best.0 { next } else { best })
+}
+
+/// Runs a future until an instant; `None` when that came first.
+pub async fn within<F: Future>(timer: &mut Timer, until: Timestamp, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    timer.set(until);
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        timer.poll(cx).map(|()| None)
+    })
+    .await
+}
+
+fn connect_timed_out(
+    attempt: &Attempt<'_>,
+    guard: AttemptGuard,
+    from: Timestamp,
+    connect_until: Timestamp,
+    now: Timestamp,
+) -> Failure {
+    let address = guard.instance.address.clone();
+    let lateness = now.since(attempt.timer.at());
+    if now >= connect_until || attempt.lease_until.is_some_and(|lease| now >= lease) {
+        guard.timed_out(ErrorKind::ConnectTimeout, from, lateness);
+        let limit = attempt.service.timeout.connect;
+        let message = format!("no connection to {address} within {limit:?}");
+        return failed(Reason::ConnectTimeout, message, Trigger::ConnectFailure);
+    }
+    request_over(attempt, guard, from, now, lateness)
+}
+
+/// The request's time ended this attempt: charged when it had a fair share of it.
+fn request_over(
+    attempt: &Attempt<'_>,
+    guard: AttemptGuard,
+    from: Timestamp,
+    now: Timestamp,
+    lateness: Duration,
+) -> Failure {
+    let address = guard.instance.address.clone();
+    if now.since(from) >= attempt.time.charged_after(true) {
+        guard.timed_out(ErrorKind::RequestTimeout, from, lateness);
+    } else {
+        guard.finish(OutcomeClass::Ignored, None);
+    }
+    let message = format!("no answer within the request's time; the last try was at {address}");
+    failed(Reason::RequestTimeout, message, Trigger::Other)
+}
+
+fn time_is_over(
+    attempt: &Attempt<'_>,
+    guard: AttemptGuard,
+    over: &Over,
+    started: Timestamp,
+    now: Timestamp,
+) -> Failure {
+    let address = guard.instance.address.clone();
+    match *over {
+        Over::Attempt(lateness) => {
+            guard.timed_out(ErrorKind::AttemptTimeout, started, lateness);
+            let message = format!("{address} gave no answer within the attempt's time");
+            failed(Reason::AttemptTimeout, message, Trigger::AttemptTimeout)
+        }
+        Over::Request(lateness) => {
+            let from = attempt.body.and_then(|b| b.written_at()).unwrap_or(started);
+            request_over(attempt, guard, from, now, lateness)
+        }
+        Over::App => {
+            guard.ignore(IgnoredCause::ClientCancel);
+            attempt.worker.limit_hit(Limit::BodyIdleTimeout);
+            let message = "the request body stopped coming".to_owned();
+            failed(Reason::ClientTimeout, message, Trigger::Other)
+        }
+        Over::Instance(lateness) => {
+            guard.timed_out(ErrorKind::Idle, started, lateness);
+            let message = format!("{address} takes no more of the request body");
+            failed(Reason::UpstreamIdle, message, Trigger::Other)
+        }
+    }
+}
+
+/// The connection failed before a head.
+fn send_failed(
+    attempt: &Attempt<'_>,
+    guard: AttemptGuard,
+    error: &hyper::Error,
+    unsent: bool,
+    reused: bool,
+) -> Failure {
+    if let Some(fault) = attempt.body.and_then(|b| b.fault()) {
+        guard.ignore(IgnoredCause::ClientCancel);
+        return app_fault(attempt, fault);
+    }
+    let address = guard.instance.address.clone();
+    let refused = h2_reason(error) == Some(h2::Reason::REFUSED_STREAM);
+    let idempotent = attempt.body.is_none_or(|b| b.can_replay());
+    if refused || unsent || (reused && idempotent && is_closed_early(error)) {
+        // Whether the method allows the repeat of a written request is the caller's to say.
+        if attempt.fresh {
+            guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Reset));
+            let message = format!("{address} refuses the request: {error}");
+            let trigger = if refused { Trigger::RefusedStream } else { Trigger::ConnectFailure };
+            return failed(Reason::UpstreamReset, message, trigger);
+        }
+        if refused || unsent || attempt.repeatable() {
+            guard.forget();
+            return Failure::Stale;
+        }
+    }
+    let protocol = error.is_parse() || error.is_parse_too_large();
+    let (reason, kind) = if protocol {
+        (Reason::UpstreamProtocol, ErrorKind::Protocol)
+    } else {
+        (Reason::UpstreamReset, ErrorKind::Reset)
+    };
+    if error.is_parse_too_large() {
+        attempt.worker.limit_hit(Limit::MaxResponseHeaderBytes);
+    }
+    guard.finish(OutcomeClass::NetworkError, Some(kind));
+    let message = format!("{address} broke off before a complete response head: {error}");
+    failed(reason, message, if protocol { Trigger::Other } else { Trigger::Reset })
+}
+
+impl Attempt<'_> {
+    /// A request that was written may be repeated on a new connection.
+    fn repeatable(&self) -> bool {
+        self.service.retry.methods.all || self.idempotent_method
+    }
+}
+
+/// The app's body failed.
+pub fn app_fault(attempt: &Attempt<'_>, fault: BodyFault) -> Failure {
+    let (reason, message) = match fault {
+        BodyFault::Malformed => (Reason::BadRequest, "the request body's framing is broken"),
+        BodyFault::Gone => (Reason::ClientClosed, "the app ended the connection inside the body"),
+        BodyFault::TooLarge => {
+            attempt.worker.limit_hit(Limit::MaxBodyBytes);
+            (Reason::BodyTooLarge, "the request body is larger than limits.max_body_bytes")
+        }
+    };
+    failed(reason, message.to_owned(), Trigger::Other)
+}
+
+fn is_closed_early(error: &hyper::Error) -> bool {
+    error.is_incomplete_message()
+        || error.is_closed()
+        || error.is_canceled()
+        || io_kind(error).is_some_and(|kind| {
+            use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
+            matches!(kind, BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected)
+        })
+        || h2_goaway(error)
+}
+
+fn io_kind(error: &hyper::Error) -> Option<std::io::ErrorKind> {
+    let source = std::error::Error::source(error)?;
+    let io = source.downcast_ref::<std::io::Error>()?;
+    Some(io.kind())
+}
+
+fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
+    std::error::Error::source(error)?.downcast_ref::<h2::Error>()
+}
+
+fn h2_reason(error: &hyper::Error) -> Option<h2::Reason> {
+    h2_error(error)?.reason()
+}
+
+fn h2_goaway(error: &hyper::Error) -> bool {
+    h2_error(error).is_some_and(|e| e.is_go_away() || e.is_io())
+}

@@ -1,0 +1,203 @@
+//! Exactly one outcome per attempt, whatever happens: a guard reports it, and reports a
+//! cancellation when it is dropped without a word.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::endpoint::instance::{FailureRecord, Instance};
+use crate::metrics::cells::IgnoredCause;
+use crate::outlier::classify::{ErrorKind, OutcomeClass};
+use crate::router::Route;
+use crate::upstream::TrialReport;
+use crate::worker::Worker;
+
+/// Watches one attempt at one instance.
+#[derive(Debug)]
+pub struct AttemptGuard {
+    worker: Rc<Worker>,
+    route: Arc<Route>,
+    /// The instance.
+    pub instance: Arc<Instance>,
+    /// When the attempt began: a later ejection or restore makes it stale.
+    pub sent_at: Timestamp,
+    /// The offered trial this attempt is.
+    trial: Option<u64>,
+    /// The multiplexed connection it uses.
+    death: Cell<Option<u64>>,
+    cancelled: Cell<Cancelled>,
+    reported: bool,
+}
+
+/// What it means when the app goes away now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// Nothing was awaited from the instance yet.
+    Ignored,
+    /// The request was written completely at this time; patience says when giving up counts.
+    Waiting {
+        /// When it was written.
+        since: Timestamp,
+        /// max(1 s, attempt limit / 5): giving up earlier says nothing.
+        patience: Duration,
+        /// A gRPC deadline of the app: giving up after 90 % of it counts too.
+        client: Option<(Timestamp, Timestamp)>,
+    },
+    /// The head was there: what was seen counts.
+    Class(OutcomeClass, Option<ErrorKind>),
+}
+
+impl AttemptGuard {
+    /// An attempt at `instance` begins.
+    pub fn new(
+        worker: &Rc<Worker>,
+        route: &Arc<Route>,
+        instance: Arc<Instance>,
+        sent_at: Timestamp,
+        trial: Option<u64>,
+    ) -> Self {
+        instance.enter(worker.index);
+        Self {
+            worker: Rc::clone(worker),
+            route: Arc::clone(route),
+            instance,
+            sent_at,
+            trial,
+            death: Cell::new(None),
+            cancelled: Cell::new(Cancelled::Ignored),
+            reported: false,
+        }
+    }
+
+    /// The multiplexed connection it uses, when it dies with it.
+    pub fn dies_with(&self, connection: u64) {
+        self.death.set(Some(connection));
+    }
+
+    /// The trial's head is good: should its body still be open at the lease's end, that is enough.
+    pub fn good_head(&self) {
+        if let Some(lease) = self.trial {
+            self.route.upstream.report_trial(TrialReport::Head { lease });
+        }
+    }
+
+    /// Whether the attempt is an offered trial.
+    pub const fn is_trial(&self) -> bool {
+        self.trial.is_some()
+    }
+
+    /// What a departure of the app means from now on.
+    pub fn on_cancel(&self, meaning: Cancelled) {
+        self.cancelled.set(meaning);
+    }
+
+    /// The outcome, once and for all.
+    pub fn finish(mut self, class: OutcomeClass, kind: Option<ErrorKind>) {
+        self.report(class, kind, false, IgnoredCause::ClientCancel);
+    }
+
+    /// A failure by one of our own time limits. `lateness`: how late the timer fired.
+    pub fn timed_out(mut self, kind: ErrorKind, since: Timestamp, lateness: Duration) {
+        if self.worker.starved_since(since, lateness) {
+            self.report(OutcomeClass::Ignored, None, false, IgnoredCause::SelfLag);
+        } else {
+            self.report(OutcomeClass::NetworkError, Some(kind), true, IgnoredCause::ClientCancel);
+        }
+    }
+
+    /// No evidence about the instance.
+    pub fn ignore(mut self, cause: IgnoredCause) {
+        self.report(OutcomeClass::Ignored, None, false, cause);
+    }
+
+    /// An attempt that never was one (a transparent repeat follows): counted nowhere.
+    pub fn forget(mut self) {
+        self.reported = true;
+        if let Some(lease) = self.trial {
+            self.report_trial(lease, OutcomeClass::Ignored);
+        }
+    }
+
+    fn report_trial(&self, lease: u64, class: OutcomeClass) {
+        let at = self.worker.clock.now();
+        self.route.upstream.report_trial(TrialReport::Finished { lease, class, at });
+    }
+
+    fn report(
+        &mut self,
+        class: OutcomeClass,
+        kind: Option<ErrorKind>,
+        own_timeout: bool,
+        cause: IgnoredCause,
+    ) {
+        if self.reported {
+            return;
+        }
+        self.reported = true;
+        let index = self.worker.index;
+        let upstream = &self.route.upstream;
+        if let Some(kind) = kind {
+            upstream.cells.error(index, kind);
+        }
+        let fresh = self.instance.count(index, class, self.sent_at);
+        if let Some(lease) = self.trial {
+            return self.report_trial(lease, class);
+        }
+        match class {
+            OutcomeClass::Ignored => upstream.cells.ignored(index, cause),
+            OutcomeClass::Success | OutcomeClass::NetworkError | OutcomeClass::BusinessError
+                if !fresh =>
+            {
+                upstream.cells.ignored(index, IgnoredCause::Stale);
+            }
+            OutcomeClass::Success => {}
+            OutcomeClass::NetworkError | OutcomeClass::BusinessError => {
+                let record = FailureRecord {
+                    class,
+                    kind: kind.unwrap_or(ErrorKind::Protocol),
+                    sent_at: self.sent_at,
+                    seen_at: self.worker.clock.now(),
+                    own_timeout,
+                    death: self.death.get(),
+                    successes_before: self.instance.successes(),
+                    count: 1,
+                };
+                upstream.fail(&self.instance, record);
+            }
+        }
+    }
+}
+
+impl Drop for AttemptGuard {
+    fn drop(&mut self) {
+        self.instance.leave(self.worker.index);
+        if self.reported {
+            return;
+        }
+        match self.cancelled.get() {
+            Cancelled::Ignored => {
+                self.report(OutcomeClass::Ignored, None, false, IgnoredCause::ClientCancel);
+            }
+            Cancelled::Class(class, kind) => {
+                self.report(class, kind, false, IgnoredCause::ClientCancel);
+            }
+            Cancelled::Waiting { since, patience, client } => {
+                let now = self.worker.clock.now();
+                let waited = now.since(since);
+                let deadline_near = client.is_some_and(|(start, end)| {
+                    now.since(start).saturating_mul(10) >= end.since(start).saturating_mul(9)
+                });
+                if waited <= patience && !deadline_near {
+                    self.report(OutcomeClass::Ignored, None, false, IgnoredCause::ClientCancel);
+                } else if self.worker.starved_since(since, Duration::ZERO) {
+                    self.report(OutcomeClass::Ignored, None, false, IgnoredCause::SelfLag);
+                } else {
+                    let kind = Some(ErrorKind::RequestTimeout);
+                    self.report(OutcomeClass::NetworkError, kind, true, IgnoredCause::ClientCancel);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,687 @@
+//! The order of everything between a route and an answer, outermost first: the request's time,
+//! attempts within the retry rules and the budget, and per attempt the pick, the trial on offer,
+//! the attempt's time, and the outcome. Change it by an ADR.
+//! Next: `balancer.rs` (pick), `policy/attempt.rs` (one try), `upstream/response_body.rs`.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use http::uri::{PathAndQuery, Scheme, Uri};
+use http::{Method, Request, StatusCode, Version};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+
+use super::attempt::{self, Answer, Attempt, Failure};
+use super::limits::{self, RequestLimits};
+use super::outcome::AttemptGuard;
+use super::retry::{self, Trigger};
+use crate::clock::Timestamp;
+use crate::config::types::{AttemptTimeout, HostHeader, Protocol, Service};
+use crate::endpoint::instance::Instance;
+use crate::endpoint::selectable::{Availability, Selectable, TrialOffer};
+use crate::error::{Reason, Refusal};
+use crate::listener::request::RequestGuard;
+use crate::outlier::classify::{
+    ErrorKind, OutcomeClass, classify_grpc, classify_http, is_failure,
+};
+use crate::outlier::policy::Policy;
+use crate::router::Route;
+use crate::timer::Timer;
+use crate::upstream::TrialReport;
+use crate::upstream::headers::GRPC_TIMEOUT;
+use crate::upstream::request_body::{AttemptBody, RequestBody};
+use crate::upstream::response_body::{self, Carrier};
+use crate::worker::{Snapshot, Worker};
+
+/// Automatic attempt limit of a request trial.
+const TRIAL_ATTEMPT: Duration = Duration::from_secs(5);
+
+/// A request, ready to be sent to some instance of its upstream.
+#[derive(Debug)]
+pub struct Exchange {
+    /// Ours.
+    pub worker: Rc<Worker>,
+    /// The configuration it came under.
+    pub snapshot: Arc<Snapshot>,
+    /// Where to.
+    pub route: Arc<Route>,
+    /// Its method.
+    pub method: Method,
+    /// Its target, prefix stripped.
+    pub target: PathAndQuery,
+    /// Cleaned, with what we add; without Host.
+    pub headers: HeaderMap,
+    /// Host as the app gave it; `None` when it is to be the service's.
+    pub host: Option<HeaderValue>,
+    /// Its body, if it has one.
+    pub body: Option<Rc<RequestBody>>,
+    /// It is gRPC.
+    pub grpc: bool,
+    /// Its time.
+    pub time: RequestLimits,
+    /// Its timer.
+    pub timer: Timer,
+    /// It asks for an upgrade.
+    pub upgrade: bool,
+    /// Counted and logged.
+    pub guard: RequestGuard,
+}
+
+/// What goes back to the app.
+#[derive(Debug)]
+pub enum Outcome {
+    /// An instance's answer.
+    Answer(Box<Delivery>),
+    /// Ours.
+    Refused(Refusal, RequestGuard),
+}
+
+/// An instance's answer and everything that ends with it.
+#[derive(Debug)]
+pub struct Delivery {
+    /// The head and hyper's body.
+    pub response: http::Response<Incoming>,
+    /// The connection.
+    pub carrier: Carrier,
+    /// To be told the outcome.
+    pub attempt: AttemptGuard,
+    /// What the head says.
+    pub class: OutcomeClass,
+    /// With it.
+    pub kind: Option<ErrorKind>,
+    /// Counted and logged.
+    pub guard: RequestGuard,
+    /// Reused by the body.
+    pub timer: Timer,
+    /// While it is not completely sent, the connection cannot be reused.
+    pub body: Option<Rc<RequestBody>>,
+    /// Longest silence.
+    pub idle: Option<Duration>,
+}
+
+/// The picked instance and what goes with it.
+struct Picked {
+    instance: Arc<Instance>,
+    http2: Option<bool>,
+    policy: Arc<Policy>,
+    trial: Option<(u64, Timestamp)>,
+}
+
+impl Exchange {
+    /// Runs attempts until there is an answer.
+    pub async fn run(mut self) -> Outcome {
+        let mut tried: Vec<u64> = Vec::new();
+        let mut full: Vec<u64> = Vec::new();
+        let mut last: Option<Refusal> = None;
+        let mut budget_held = false;
+        loop {
+            let picked = match self.pick(&tried, &full, &mut budget_held).await {
+                Ok(picked) => picked,
+                Err(Reason::Overflow) => {
+                    if self.wait_for_place(&full).await {
+                        full.clear();
+                        continue;
+                    }
+                    let refusal = last.unwrap_or_else(|| overflow(&self.route));
+                    return self.refuse(refusal);
+                }
+                Err(reason) => {
+                    let refusal = last.unwrap_or_else(|| self.nothing_to_pick(reason));
+                    return self.refuse(refusal);
+                }
+            };
+            let is_trial = picked.trial.is_some();
+            match self.attempt(&picked, &tried).await {
+                Ok(answer) => {
+                    let (class, kind) = classify(&answer, self.grpc, &picked.policy);
+                    let failure = is_failure(class, picked.policy.exception_type);
+                    let trigger = trigger_of(&answer, self.grpc);
+                    tried.push(picked.instance.id);
+                    let again = if is_trial { failure } else { self.retryable(trigger) };
+                    if again && self.may_follow(&tried) && self.take_budget(trigger, &mut budget_held)
+                    {
+                        answer.guard.finish(class, kind);
+                        drop(answer.carrier);
+                        self.back_off().await;
+                        continue;
+                    }
+                    if budget_held {
+                        self.give_budget_back();
+                    }
+                    return self.deliver(answer, class, kind, &picked);
+                }
+                Err(Failure::Full) => full.push(picked.instance.id),
+                Err(Failure::Stale) => {
+                    // Repeated inside `attempt`; it never comes out.
+                    let refusal = overflow(&self.route);
+                    return self.refuse(refusal);
+                }
+                Err(Failure::Failed { refusal, trigger }) => {
+                    tried.push(picked.instance.id);
+                    let app_left = matches!(
+                        refusal.reason,
+                        Reason::ClientClosed | Reason::ClientTimeout | Reason::BadRequest
+                    );
+                    let allowed = is_trial || self.retryable(trigger);
+                    let again = !app_left
+                        && allowed
+                        && self.may_follow(&tried)
+                        && self.take_budget(trigger, &mut budget_held);
+                    if !again {
+                        // Without an upstream's answer the first failure's reason is given.
+                        return self.refuse(last.unwrap_or(refusal));
+                    }
+                    last.get_or_insert(refusal);
+                    self.back_off().await;
+                }
+            }
+        }
+    }
+
+    fn service(&self) -> &Service {
+        &self.route.settings.service
+    }
+
+    fn now(&self) -> Timestamp {
+        self.worker.clock.now()
+    }
+
+    /// Picks an instance: a trial on offer if this request may be one, else by the balancer; waits
+    /// for the registry's first answer.
+    async fn pick(
+        &mut self,
+        tried: &[u64],
+        full: &[u64],
+        budget_held: &mut bool,
+    ) -> Result<Picked, Reason> {
+        let wait_until = self.time.started() + self.snapshot.config.discovery_wait;
+        let route = Arc::clone(&self.route);
+        loop {
+            // Made before the look, so that a swap in between is not missed.
+            let published = route.upstream.published();
+            {
+                let selectable = route.upstream.selectable_full();
+                if selectable.state != Availability::Waiting || self.now() >= wait_until {
+                    return self.pick_from(&selectable, tried, full, budget_held).await;
+                }
+            }
+            let until = wait_until.min(self.time.deadline());
+            attempt::within(&mut self.timer, until, published).await;
+        }
+    }
+
+    async fn pick_from(
+        &mut self,
+        selectable: &Selectable,
+        tried: &[u64],
+        full: &[u64],
+        budget_held: &mut bool,
+    ) -> Result<Picked, Reason> {
+        if selectable.watch_requests
+            && let Some(picked) = self.claim_trial(selectable, tried, budget_held).await
+        {
+            return Ok(picked);
+        }
+        let now = self.now();
+        let algorithm = self.service().load_balancer;
+        let upstream = &self.route.upstream;
+        let excluded: &[u64] = if full.is_empty() { tried } else { &[tried, full].concat() };
+        if let Some(entry) = self.worker.pick(upstream, algorithm, selectable, excluded, now) {
+            return Ok(Picked {
+                instance: Arc::clone(&entry.instance),
+                http2: entry.http2,
+                policy: Arc::clone(&selectable.policy),
+                trial: None,
+            });
+        }
+        // Nothing untried is left: an ejected one may be tried as a last resort.
+        if let Some(offer) = selectable.trials.iter().find(|o| !o.is_claimed())
+            && retry::method_allowed(&self.service().retry.methods, &self.method, self.grpc)
+            && offer.claim()
+        {
+            return Ok(self.as_trial(selectable, offer, now));
+        }
+        if !full.is_empty() {
+            return Err(Reason::Overflow);
+        }
+        Err(match selectable.state {
+            Availability::AllUnhealthy { .. } => Reason::NoHealthyInstances,
+            Availability::Waiting | Availability::Empty { .. } | Availability::Ready => {
+                Reason::NoInstances
+            }
+        })
+    }
+
+    /// Claims a trial on offer, if this request may serve as one: it can be repeated elsewhere, so
+    /// no user sees a failed trial.
+    async fn claim_trial(
+        &mut self,
+        selectable: &Selectable,
+        tried: &[u64],
+        budget_held: &mut bool,
+    ) -> Option<Picked> {
+        let retry = &self.service().retry;
+        let eligible = self.guard.attempts() == 0
+            && retry.max_attempts >= 2
+            && !self.upgrade
+            && retry::method_allowed(&retry.methods, &self.method, self.grpc)
+            && self.body.as_ref().is_none_or(|b| b.fits())
+            && selectable.entries.iter().any(|e| !tried.contains(&e.instance.id));
+        if !eligible {
+            return None;
+        }
+        let now = self.now();
+        self.route.upstream.note_eligible(now);
+        let offer = selectable.trials.iter().find(|o| !o.last_resort && !o.is_claimed())?;
+        if !self.take_budget(Trigger::Other, budget_held) {
+            return None;
+        }
+        if let Some(body) = self.body.clone()
+            && !body.prefetch().await
+        {
+            return None;
+        }
+        if !offer.claim() {
+            return None;
+        }
+        let now = self.now();
+        Some(self.as_trial(selectable, offer, now))
+    }
+
+    fn as_trial(&self, selectable: &Selectable, offer: &TrialOffer, now: Timestamp) -> Picked {
+        let timeouts = &self.service().timeout;
+        let attempt = match timeouts.attempt {
+            AttemptTimeout::After(limit) => limit,
+            AttemptTimeout::Auto | AttemptTimeout::Unlimited => TRIAL_ATTEMPT,
+        };
+        let mut until = now + timeouts.connect.saturating_add(attempt).min(offer.unit);
+        let deadline = self.time.deadline();
+        if deadline != Timestamp::MAX {
+            until = until.min(now + deadline.since(now) / 2);
+        }
+        self.route.upstream.report_trial(TrialReport::Taken {
+            address: offer.instance.address.clone(),
+            lease: offer.lease,
+            latest: until,
+        });
+        Picked {
+            instance: Arc::clone(&offer.instance),
+            http2: offer.http2,
+            policy: Arc::clone(&selectable.policy),
+            trial: Some((offer.lease, until)),
+        }
+    }
+
+    /// One attempt; a stale connection is repeated once on a new one, outside of all counts.
+    async fn attempt(&mut self, picked: &Picked, tried: &[u64]) -> Result<Answer, Failure> {
+        self.guard.judged_by(&picked.policy);
+        self.guard.attempt(&picked.instance);
+        if self.guard.attempts() > 1 {
+            self.route.upstream.cells.retry(self.worker.index);
+        }
+        let pool = self.worker.pools.of(&picked.instance);
+        let http2 = self.speaks_http2(picked.http2);
+        let mut fresh = false;
+        loop {
+            let now = self.worker.clock.now();
+            let lease = picked.trial.map(|(lease, _)| lease);
+            let instance = Arc::clone(&picked.instance);
+            let guard = AttemptGuard::new(&self.worker, &self.route, instance, now, lease);
+            let (route, snapshot) = (Arc::clone(&self.route), Arc::clone(&self.snapshot));
+            let worker = Rc::clone(&self.worker);
+            let follow = Follow { route: &route, worker: &worker, tried, attempts: self.guard.attempts() };
+            let idempotent = retry::is_idempotent(&self.method);
+            let service = &route.settings.service;
+            let body = self.body.clone();
+            let can_replay = body.as_ref().is_none_or(|b| b.can_replay());
+            let method_ok = retry::method_allowed(&service.retry.methods, &self.method, self.grpc);
+            let builder = Builder {
+                method: &self.method,
+                target: &self.target,
+                headers: &self.headers,
+                host: host_value(service, &route, self.host.as_ref(), &picked.instance),
+                http2,
+                client: self.time.client(),
+                now,
+                has_body: body.is_some(),
+            };
+            let mut build = |body: AttemptBody| builder.build(&picked.instance, body);
+            let mut may_follow = || {
+                method_ok && can_replay && service.retry.retry_on.attempt_timeout && follow.possible()
+            };
+            let attempt = Attempt {
+                worker: &worker,
+                service,
+                limits: &snapshot.config.limits,
+                time: &mut self.time,
+                timer: &mut self.timer,
+                body: body.as_ref(),
+                http2,
+                grpc: self.grpc,
+                idempotent_method: idempotent,
+                lease_until: picked.trial.map(|(_, until)| until),
+                fresh,
+            };
+            match attempt::run(attempt, &pool, guard, &mut build, &mut may_follow).await {
+                Err(Failure::Stale) if !fresh => fresh = true,
+                other => return other,
+            }
+        }
+    }
+
+    fn speaks_http2(&self, hint: Option<bool>) -> bool {
+        match self.service().protocol {
+            Protocol::Http1 => false,
+            Protocol::Http2 | Protocol::Grpc => true,
+            // A tunnel can only be had over HTTP/1.1.
+            Protocol::Auto => !self.upgrade && hint.unwrap_or(self.grpc),
+        }
+    }
+
+    fn retryable(&self, trigger: Trigger) -> bool {
+        retry::allows(&self.service().retry, trigger, &self.method, self.grpc)
+    }
+
+    /// Whether another attempt is possible: attempts left, a body that can be sent again, time.
+    fn may_follow(&self, tried: &[u64]) -> bool {
+        let follow = Follow {
+            route: &self.route,
+            worker: &self.worker,
+            tried,
+            attempts: self.guard.attempts(),
+        };
+        self.body.as_ref().is_none_or(|b| b.can_replay())
+            && self.now() < self.time.deadline()
+            && follow.instances_and_attempts_left()
+    }
+
+    fn take_budget(&self, trigger: Trigger, held: &mut bool) -> bool {
+        if trigger.nothing_sent() || std::mem::take(held) {
+            return true;
+        }
+        let retry = &self.service().retry;
+        let upstream = &self.route.upstream;
+        let requests = upstream.cells.requests();
+        let now = self.now();
+        let taken = upstream.budget.lock().is_ok_and(|mut budget| {
+            budget.take(retry.budget_percent, retry.budget_min_per_second, requests, now)
+        });
+        if !taken {
+            upstream.cells.budget_exhausted(self.worker.index);
+        } else if self.guard.attempts() == 0 {
+            *held = true;
+        }
+        taken
+    }
+
+    fn give_budget_back(&self) {
+        if let Ok(mut budget) = self.route.upstream.budget.lock() {
+            budget.give_back();
+        }
+    }
+
+    async fn back_off(&mut self) {
+        let retry = &self.service().retry;
+        let n = self.guard.attempts().saturating_sub(1);
+        let most = u64::try_from(retry.backoff_jitter.as_nanos()).unwrap_or(u64::MAX);
+        let jitter = Duration::from_nanos(self.worker.rng.borrow_mut().u64(0..=most));
+        let delay = retry::backoff(retry, n, jitter);
+        if delay.is_zero() {
+            return;
+        }
+        let until = (self.now() + delay).min(self.time.deadline());
+        attempt::within(&mut self.timer, until, std::future::pending::<()>()).await;
+    }
+
+    /// Waits for a place at one of the full instances. False when the time is over.
+    async fn wait_for_place(&mut self, full: &[u64]) -> bool {
+        let started = self.time.started();
+        let until = (started + self.service().pool.max_wait).min(self.time.deadline());
+        if self.now() >= until {
+            return false;
+        }
+        let instance = {
+            let selectable = self.route.upstream.selectable();
+            selectable.entries.iter().find(|e| full.contains(&e.instance.id)).map(|e| Arc::clone(&e.instance))
+        };
+        let Some(instance) = instance else { return false };
+        let pool = self.worker.pools.of(&instance);
+        attempt::within(&mut self.timer, until, pool.freed()).await.is_some()
+    }
+
+    fn nothing_to_pick(&self, reason: Reason) -> Refusal {
+        let selectable = self.route.upstream.selectable();
+        let name = &self.route.upstream.name;
+        let message = match &selectable.state {
+            Availability::Waiting => {
+                format!("the registry has not answered yet for {name}; see `outrigger registries`")
+            }
+            Availability::Empty { listed: 0 } => {
+                format!("no instance of {name} is registered; see `outrigger instances {name}`")
+            }
+            Availability::Empty { listed } => format!(
+                "{name} has {listed} instances, none of them can take requests (disabled, weight 0, \
+                 unhealthy or draining); see `outrigger instances {name}`"
+            ),
+            Availability::AllUnhealthy { routable } => format!(
+                "the active checks refuse all {routable} instances of {name}; see \
+                 `outrigger instances {name}`"
+            ),
+            Availability::Ready => format!("every instance of {name} was tried"),
+        };
+        let mut refusal = Refusal::new(reason, message);
+        if reason == Reason::NoHealthyInstances || selectable.state == Availability::Waiting {
+            refusal.retry_after = Some(1);
+        }
+        refusal
+    }
+
+    fn refuse(self, refusal: Refusal) -> Outcome {
+        Outcome::Refused(refusal, self.guard)
+    }
+
+    fn deliver(
+        mut self,
+        answer: Answer,
+        class: OutcomeClass,
+        kind: Option<ErrorKind>,
+        picked: &Picked,
+    ) -> Outcome {
+        let Answer { response, carrier, guard } = answer;
+        let now = self.now();
+        self.route.upstream.cells.attempt(self.worker.index, now.since(guard.sent_at));
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS && !self.upgrade {
+            let address = &picked.instance.address;
+            let message = format!("{address} switches protocols although nobody asked for it");
+            guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Protocol));
+            return self.refuse(Refusal::new(Reason::UpstreamProtocol, message));
+        }
+        if guard.is_trial() && class == OutcomeClass::Success {
+            guard.good_head();
+        }
+        self.guard.head(response.status().as_u16(), now);
+        if self.grpc && let Some(code) = response_body::grpc_code(response.headers()) {
+            self.guard.grpc_code(code);
+        }
+        let idle = idle_limit(self.service(), self.grpc, response.headers());
+        Outcome::Answer(Box::new(Delivery {
+            response,
+            carrier,
+            attempt: guard,
+            class,
+            kind,
+            guard: self.guard,
+            timer: self.timer,
+            body: self.body,
+            idle,
+        }))
+    }
+}
+
+/// The idle limit after the head: gRPC and event streams are quiet by nature.
+fn idle_limit(service: &Service, grpc: bool, headers: &HeaderMap) -> Option<Duration> {
+    let timeout = &service.timeout;
+    let quiet = grpc
+        || headers
+            .get(http::header::CONTENT_TYPE)
+            .is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"));
+    if quiet && !timeout.idle_explicit { Some(limits::LONG_IDLE) } else { timeout.idle }
+}
+
+/// The idle limit of a tunnel.
+pub fn tunnel_idle(service: &Service) -> Option<Duration> {
+    let timeout = &service.timeout;
+    if timeout.idle_explicit { timeout.idle } else { Some(limits::LONG_IDLE) }
+}
+
+/// Everything a tunnel is started with.
+#[derive(Debug)]
+pub struct TunnelEnds {
+    /// The app's side.
+    pub app: OnUpgrade,
+    /// The instance's side.
+    pub instance: OnUpgrade,
+}
+
+fn overflow(route: &Route) -> Refusal {
+    let pool = &route.settings.service.pool;
+    let message = format!(
+        "every instance of {} has {} connections open, and none came free within {:?} \
+         (pool.max_connections_per_instance, pool.max_wait)",
+        route.upstream.name, pool.max_connections_per_instance, pool.max_wait
+    );
+    let mut refusal = Refusal::new(Reason::Overflow, message);
+    refusal.retry_after = Some(1);
+    refusal
+}
+
+/// What the head of an answer says of its instance.
+fn classify(answer: &Answer, grpc: bool, policy: &Policy) -> (OutcomeClass, Option<ErrorKind>) {
+    let status = answer.response.status().as_u16();
+    if status == 101 {
+        return (OutcomeClass::Success, None);
+    }
+    let (class, kind) = match response_body::grpc_code(answer.response.headers()) {
+        Some(code) if grpc => (classify_grpc(code, policy), ErrorKind::GrpcStatus),
+        Some(_) | None => (classify_http(status, policy), ErrorKind::Http5xx),
+    };
+    (class, (class != OutcomeClass::Success).then_some(kind))
+}
+
+fn trigger_of(answer: &Answer, grpc: bool) -> Trigger {
+    let status = answer.response.status().as_u16();
+    match response_body::grpc_code(answer.response.headers()) {
+        Some(0) if grpc => Trigger::Other,
+        Some(code) if grpc => Trigger::Grpc(code),
+        Some(_) | None if status >= 500 => Trigger::Http(status),
+        Some(_) | None => Trigger::Other,
+    }
+}
+
+/// Whether another attempt could follow, as far as instances, attempts and budget go.
+struct Follow<'a> {
+    route: &'a Route,
+    worker: &'a Worker,
+    tried: &'a [u64],
+    attempts: u32,
+}
+
+impl Follow<'_> {
+    fn instances_and_attempts_left(&self) -> bool {
+        let retry = &self.route.settings.service.retry;
+        let selectable = self.route.upstream.selectable();
+        self.attempts < retry.max_attempts
+            && selectable.entries.iter().any(|e| !self.tried.contains(&e.instance.id))
+    }
+
+    /// The present attempt's instance counts as tried here.
+    fn possible(&self) -> bool {
+        let retry = &self.route.settings.service.retry;
+        let upstream = &self.route.upstream;
+        let untried = upstream.selectable().entries.len() > self.tried.len() + 1;
+        let now = self.worker.clock.now();
+        let requests = upstream.cells.requests();
+        self.attempts < retry.max_attempts
+            && untried
+            && upstream.budget.lock().is_ok_and(|mut budget| {
+                let taken =
+                    budget.take(retry.budget_percent, retry.budget_min_per_second, requests, now);
+                if taken {
+                    budget.give_back();
+                }
+                taken
+            })
+    }
+}
+
+/// Host towards the instance.
+fn host_value(
+    service: &Service,
+    route: &Route,
+    host: Option<&HeaderValue>,
+    instance: &Instance,
+) -> HeaderValue {
+    match &service.host_header {
+        HostHeader::Auto | HostHeader::Keep => {
+            host.map_or_else(|| route.settings.host.clone(), HeaderValue::clone)
+        }
+        HostHeader::Service => route.settings.host.clone(),
+        HostHeader::Instance => instance.host_value.clone(),
+        HostHeader::Text(text) => {
+            HeaderValue::from_str(text).unwrap_or_else(|_| route.settings.host.clone())
+        }
+    }
+}
+
+/// Writes the request's head in the form of the instance's protocol.
+struct Builder<'a> {
+    method: &'a Method,
+    target: &'a PathAndQuery,
+    headers: &'a HeaderMap,
+    host: HeaderValue,
+    http2: bool,
+    client: Option<Timestamp>,
+    now: Timestamp,
+    has_body: bool,
+}
+
+impl Builder<'_> {
+    fn build(&self, instance: &Instance, body: AttemptBody) -> Option<Request<AttemptBody>> {
+        let known = body.size_hint().exact();
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method.clone();
+        *request.headers_mut() = self.headers.clone();
+        let headers = request.headers_mut();
+        if let Some(client) = self.client {
+            let left = limits::format_grpc_timeout(client.since(self.now));
+            headers.insert(GRPC_TIMEOUT, HeaderValue::try_from(left).ok()?);
+        }
+        if self.http2 {
+            let authority = http::uri::Authority::try_from(self.host.as_bytes())
+                .unwrap_or_else(|_| instance.authority.clone());
+            let mut parts = http::uri::Parts::default();
+            parts.scheme = Some(Scheme::HTTP);
+            parts.authority = Some(authority);
+            parts.path_and_query = Some(self.target.clone());
+            *request.uri_mut() = Uri::from_parts(parts).ok()?;
+            *request.version_mut() = Version::HTTP_2;
+            return Some(request);
+        }
+        headers.insert(HOST, self.host.clone());
+        if self.has_body && known.is_none() && !headers.contains_key(CONTENT_LENGTH) {
+            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        let expects_length = matches!(*self.method, Method::POST | Method::PUT | Method::PATCH);
+        if !self.has_body && expects_length && !headers.contains_key(CONTENT_LENGTH) {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
+        let mut parts = http::uri::Parts::default();
+        parts.path_and_query = Some(self.target.clone());
+        *request.uri_mut() = Uri::from_parts(parts).ok()?;
+        *request.version_mut() = Version::HTTP_11;
+        Some(request)
+    }
+}

@@ -1,0 +1,105 @@
+//! One timer per request, taken from a free list of the worker. Moving a runtime timer that is
+//! still registered to a later instant is one atomic write, so the usual request pays no
+//! registration, no lock and no allocation for its time limits.
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::time::Sleep;
+
+use crate::clock::{Clock, Timestamp};
+
+/// Timers kept for reuse at most.
+const FREE: usize = 1024;
+
+thread_local! {
+    static FREE_LIST: RefCell<Vec<Pin<Box<Sleep>>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A timer that fires at one instant at a time.
+#[derive(Debug)]
+pub struct Timer {
+    clock: Clock,
+    sleep: Option<Pin<Box<Sleep>>>,
+    at: Timestamp,
+}
+
+impl Timer {
+    /// A timer that never fires until it is set.
+    pub const fn new(clock: Clock) -> Self {
+        Self { clock, sleep: None, at: Timestamp::MAX }
+    }
+
+    /// Fires at `at`; `Timestamp::MAX` is never.
+    pub fn set(&mut self, at: Timestamp) {
+        if at == self.at {
+            return;
+        }
+        self.at = at;
+        if at == Timestamp::MAX {
+            return;
+        }
+        let instant = self.clock.instant(at);
+        match &mut self.sleep {
+            Some(sleep) => sleep.as_mut().reset(instant),
+            None => {
+                let reused = FREE_LIST.with_borrow_mut(Vec::pop);
+                self.sleep = Some(match reused {
+                    Some(mut sleep) => {
+                        sleep.as_mut().reset(instant);
+                        sleep
+                    }
+                    None => Box::pin(tokio::time::sleep_until(instant)),
+                });
+            }
+        }
+    }
+
+    /// When it fires.
+    pub const fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    /// Ready once the instant has come.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.sleep {
+            Some(sleep) if self.at != Timestamp::MAX => sleep.as_mut().poll(cx),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        if let Some(sleep) = self.sleep.take() {
+            FREE_LIST.with_borrow_mut(|free| {
+                if free.len() < FREE {
+                    free.push(sleep);
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn fires_at_the_instant_and_is_reused() {
+        let clock = Clock::new();
+        for _ in 0..3 {
+            let mut timer = Timer::new(clock);
+            let start = clock.now();
+            timer.set(start + Duration::from_secs(60));
+            timer.set(start + Duration::from_secs(2));
+            std::future::poll_fn(|cx| timer.poll(cx)).await;
+            let took = clock.now().since(start);
+            assert!(took >= Duration::from_secs(2) && took < Duration::from_millis(2_010), "{took:?}");
+        }
+        assert_eq!(FREE_LIST.with_borrow(Vec::len), 1);
+    }
+}

@@ -1,0 +1,160 @@
+//! An upstream: one named service, its live instances, and the only code that opens connections to
+//! them. The struct here is what workers and control share; the driver of the outlier detector
+//! (`outlier/driver.rs`) is its one writer.
+//! Next: `upstream/pool.rs`, `upstream/connect.rs`.
+
+pub mod connect;
+pub mod headers;
+pub mod pool;
+pub mod request_body;
+pub mod response_body;
+pub mod tunnel;
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+
+use crate::clock::Timestamp;
+use crate::endpoint::Address;
+use crate::endpoint::instance::{FailureRecord, Instance};
+use crate::endpoint::selectable::Selectable;
+use crate::metrics::cells::UpstreamCells;
+use crate::outlier::classify::OutcomeClass;
+use crate::outlier::policy::Policy;
+use crate::policy::budget::Budget;
+
+/// What a worker tells the driver beside the counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TrialReport {
+    /// A live request claimed an offered trial.
+    Taken {
+        /// The ejected instance.
+        address: Address,
+        /// The offer's lease.
+        lease: u64,
+        /// The trial ends by then at the latest.
+        latest: Timestamp,
+    },
+    /// A claimed trial has a good head; its body is still open.
+    Head {
+        /// The offer's lease.
+        lease: u64,
+    },
+    /// A claimed trial ended.
+    Finished {
+        /// The offer's lease.
+        lease: u64,
+        /// What its answer says.
+        class: OutcomeClass,
+        /// When it was seen.
+        at: Timestamp,
+    },
+}
+
+/// One named service.
+#[derive(Debug)]
+pub struct Upstream {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What request tasks count.
+    pub cells: UpstreamCells,
+    /// Retries allowed.
+    pub budget: Mutex<Budget>,
+    selectable: ArcSwap<Selectable>,
+    trials: Mutex<Vec<TrialReport>>,
+    wake: Notify,
+    published: Notify,
+    last_request: AtomicU64,
+    last_eligible: AtomicU64,
+}
+
+impl Upstream {
+    /// An upstream whose registry has not answered yet.
+    pub fn new(name: Arc<str>, workers: usize) -> Self {
+        let policy = Arc::new(Policy::builtin(false));
+        Self {
+            name,
+            cells: UpstreamCells::new(workers),
+            budget: Mutex::default(),
+            selectable: ArcSwap::from_pointee(Selectable::waiting(policy)),
+            trials: Mutex::default(),
+            wake: Notify::new(),
+            published: Notify::new(),
+            last_request: AtomicU64::new(0),
+            last_eligible: AtomicU64::new(0),
+        }
+    }
+
+    /// The snapshot of the moment, for one request.
+    pub fn selectable(&self) -> arc_swap::Guard<Arc<Selectable>> {
+        self.selectable.load()
+    }
+
+    /// The snapshot of the moment, to keep.
+    pub fn selectable_full(&self) -> Arc<Selectable> {
+        self.selectable.load_full()
+    }
+
+    /// Swaps in a new snapshot. The driver alone does this.
+    pub fn publish(&self, selectable: Selectable) {
+        self.selectable.store(Arc::new(selectable));
+        self.published.notify_waiters();
+    }
+
+    /// Resolves at the next swap after this call.
+    pub fn published(&self) -> tokio::sync::futures::Notified<'_> {
+        self.published.notified()
+    }
+
+    /// Hands a failure of `instance` to the driver.
+    pub fn fail(&self, instance: &Instance, record: FailureRecord) {
+        if instance.push_failure(record) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Hands a trial report to the driver. Bounded by the trials on offer.
+    pub fn report_trial(&self, report: TrialReport) {
+        if let Ok(mut trials) = self.trials.lock() {
+            trials.push(report);
+        }
+        self.wake.notify_one();
+    }
+
+    /// The driver's side of [`Upstream::report_trial`].
+    pub fn take_trials(&self) -> Vec<TrialReport> {
+        self.trials.lock().map(|mut trials| std::mem::take(&mut *trials)).unwrap_or_default()
+    }
+
+    /// Resolves when a worker has something for the driver.
+    pub async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// Wakes the driver.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// A request came.
+    pub fn touch(&self, now: Timestamp) {
+        self.last_request.store(now.as_nanos(), Relaxed);
+    }
+
+    /// When the last request came; the origin of the clock if never.
+    pub fn last_request(&self) -> Timestamp {
+        Timestamp::from_nanos(self.last_request.load(Relaxed))
+    }
+
+    /// A request came by that could have served as a trial.
+    pub fn note_eligible(&self, now: Timestamp) {
+        self.last_eligible.store(now.as_nanos(), Relaxed);
+    }
+
+    /// When the last such request came; the origin of the clock if never.
+    pub fn last_eligible(&self) -> Timestamp {
+        Timestamp::from_nanos(self.last_eligible.load(Relaxed))
+    }
+}

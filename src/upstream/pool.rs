@@ -1,0 +1,430 @@
+//! Connections to instances, per worker: HTTP/1.1 ones are lent to one request at a time and reused
+//! last-in first-out, HTTP/2 ones carry many. Only the count of open connections is shared between
+//! workers. An ejected or vanished instance keeps what is in flight and loses what is idle.
+//! Next: `upstream/connect.rs`.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustc_hash::FxHashMap;
+use tokio::sync::Notify;
+use tokio::task;
+
+use super::connect;
+use super::request_body::AttemptBody;
+use crate::clock::{Clock, Timestamp};
+use crate::config::types::{Limits, Pool as PoolSettings};
+use crate::endpoint::instance::{Instance, Standing};
+use crate::metrics::cells::WorkerCells;
+
+/// Streams one HTTP/2 connection to an instance carries before another one is opened.
+const STREAMS_PER_CONNECTION: u32 = 100;
+/// Ping interval and answer limit of HTTP/2 connections with open streams.
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Flow control windows towards instances: large enough for small frames and fast downloads.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// How often a request that waits for a place looks again, since places also come free in other
+/// workers.
+const RECHECK: Duration = Duration::from_millis(10);
+
+type H1Sender = http1::SendRequest<AttemptBody>;
+type H2Sender = http2::SendRequest<AttemptBody>;
+
+/// Why no connection was had.
+#[derive(Debug)]
+pub enum CheckoutError {
+    /// The instance has as many connections as are allowed.
+    Full,
+    /// Refused, unreachable, unknown name.
+    Failed(std::io::Error),
+    /// The connection was made and its protocol failed at once.
+    Handshake(hyper::Error),
+}
+
+/// All pools of one worker.
+#[derive(Debug)]
+pub struct Pools {
+    clock: Clock,
+    cells: Arc<WorkerCellsRow>,
+    workers: u32,
+    instances: RefCell<FxHashMap<u64, Rc<InstancePool>>>,
+}
+
+/// The counters of one worker inside those of all.
+#[derive(Debug)]
+pub struct WorkerCellsRow {
+    /// All workers.
+    pub all: Arc<[WorkerCells]>,
+    /// Which one is ours.
+    pub index: usize,
+}
+
+impl WorkerCellsRow {
+    /// Our counters.
+    pub fn own(&self) -> Option<&WorkerCells> {
+        self.all.get(self.index)
+    }
+}
+
+impl Pools {
+    /// Empty pools.
+    pub fn new(clock: Clock, cells: Arc<WorkerCellsRow>, workers: usize) -> Self {
+        let workers = u32::try_from(workers).unwrap_or(1).max(1);
+        Self { clock, cells, workers, instances: RefCell::default() }
+    }
+
+    /// The pool of an instance.
+    pub fn of(&self, instance: &Arc<Instance>) -> Rc<InstancePool> {
+        let mut instances = self.instances.borrow_mut();
+        let pool = instances.entry(instance.id).or_insert_with(|| {
+            Rc::new(InstancePool {
+                instance: Arc::clone(instance),
+                clock: self.clock,
+                cells: Arc::clone(&self.cells),
+                workers: self.workers,
+                idle: RefCell::default(),
+                multiplexed: RefCell::default(),
+                connecting: Cell::new(false),
+                changed: Notify::new(),
+                idle_timeout: Cell::new(Duration::from_secs(60)),
+                max_age: Cell::new(Duration::ZERO),
+            })
+        });
+        Rc::clone(pool)
+    }
+
+    /// Closes what is idle too long, too old, or belongs to an instance out of rotation; forgets
+    /// pools of vanished instances. Called now and then by the worker.
+    pub fn tidy(&self) {
+        let now = self.clock.now();
+        self.instances.borrow_mut().retain(|_, pool| {
+            pool.tidy(now);
+            let gone = pool.instance.standing() == Standing::Gone;
+            !(gone && pool.is_unused())
+        });
+    }
+
+    /// Closes all idle connections.
+    pub fn close_idle(&self) {
+        for pool in self.instances.borrow().values() {
+            pool.idle.borrow_mut().clear();
+            pool.multiplexed.borrow_mut().clear();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Idle {
+    sender: H1Sender,
+    born: Timestamp,
+    since: Timestamp,
+}
+
+#[derive(Debug)]
+struct Multiplexed {
+    id: u64,
+    sender: H2Sender,
+    born: Timestamp,
+    streams: Cell<u32>,
+    last_used: Cell<Timestamp>,
+}
+
+/// The connections of one worker to one instance.
+#[derive(Debug)]
+pub struct InstancePool {
+    /// Which instance.
+    pub instance: Arc<Instance>,
+    clock: Clock,
+    cells: Arc<WorkerCellsRow>,
+    workers: u32,
+    idle: RefCell<Vec<Idle>>,
+    multiplexed: RefCell<Vec<Rc<Multiplexed>>>,
+    connecting: Cell<bool>,
+    changed: Notify,
+    idle_timeout: Cell<Duration>,
+    max_age: Cell<Duration>,
+}
+
+/// An HTTP/1.1 connection lent to one request. Give it back with [`Lent::release`] once the
+/// response is complete; dropping it closes the connection.
+#[derive(Debug)]
+pub struct Lent {
+    /// Sends the request.
+    pub sender: H1Sender,
+    /// It has carried a request before.
+    pub reused: bool,
+    born: Timestamp,
+    max_idle: u32,
+    pool: Rc<InstancePool>,
+}
+
+/// A stream on an HTTP/2 connection. Dropping it gives the place back.
+#[derive(Debug)]
+pub struct Stream {
+    /// Sends the request.
+    pub sender: H2Sender,
+    /// It has carried a request before.
+    pub reused: bool,
+    connection: Rc<Multiplexed>,
+    pool: Rc<InstancePool>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let streams = &self.connection.streams;
+        streams.set(streams.get().saturating_sub(1));
+        self.connection.last_used.set(self.pool.clock.now());
+    }
+}
+
+impl Stream {
+    /// Unique name of the connection.
+    pub fn connection(&self) -> u64 {
+        self.connection.id
+    }
+
+    /// Takes no new streams on this connection.
+    pub fn retire(&self) {
+        self.pool.multiplexed.borrow_mut().retain(|c| c.id != self.connection.id);
+    }
+}
+
+impl Lent {
+    /// Gives the connection back after a complete response.
+    pub fn release(self) {
+        let pool = Rc::clone(&self.pool);
+        let serving = pool.instance.standing() == Standing::Serving;
+        if !serving || self.sender.is_closed() {
+            return;
+        }
+        let mut idle = pool.idle.borrow_mut();
+        // The bound is the sidecar's; each worker keeps its share.
+        let share = self.max_idle.div_ceil(pool.workers).max(1);
+        if u32::try_from(idle.len()).unwrap_or(u32::MAX) < share {
+            idle.push(Idle { sender: self.sender, born: self.born, since: pool.clock.now() });
+        }
+        drop(idle);
+        pool.changed.notify_one();
+    }
+}
+
+impl InstancePool {
+    /// An idle HTTP/1.1 connection, if there is a live one. Costs no system call.
+    pub fn reuse(self: &Rc<Self>, settings: &PoolSettings) -> Option<Lent> {
+        self.idle_timeout.set(settings.idle_timeout);
+        self.max_age.set(settings.max_age);
+        let mut idle = self.idle.borrow_mut();
+        let mut index = idle.len();
+        while index > 0 {
+            index -= 1;
+            let Some(entry) = idle.get(index) else { break };
+            if entry.sender.is_closed() {
+                idle.swap_remove(index);
+            } else if entry.sender.is_ready() {
+                let entry = idle.swap_remove(index);
+                return Some(Lent {
+                    sender: entry.sender,
+                    reused: true,
+                    born: entry.born,
+                    max_idle: settings.max_idle_per_instance,
+                    pool: Rc::clone(self),
+                });
+            }
+        }
+        None
+    }
+
+    /// A new HTTP/1.1 connection.
+    ///
+    /// # Errors
+    /// [`CheckoutError`]; `Full` without trying.
+    pub async fn connect(
+        self: &Rc<Self>,
+        settings: &PoolSettings,
+        limits: &Limits,
+    ) -> Result<Lent, CheckoutError> {
+        let place = self.place(settings)?;
+        let stream = connect::tcp(&self.instance).await.map_err(CheckoutError::Failed)?;
+        let (sender, connection) = http1::Builder::new()
+            .max_headers(limits.max_response_headers)
+            .max_buf_size(limits.max_response_header_bytes.max(8192))
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(CheckoutError::Handshake)?;
+        task::spawn_local(async move {
+            // Its errors reach the request through the sender.
+            let _ended = connection.with_upgrades().await;
+            drop(place);
+        });
+        Ok(Lent {
+            sender,
+            reused: false,
+            born: self.clock.now(),
+            max_idle: settings.max_idle_per_instance,
+            pool: Rc::clone(self),
+        })
+    }
+
+    /// A stream on an open HTTP/2 connection with room, if there is one.
+    pub fn reuse_stream(self: &Rc<Self>, settings: &PoolSettings) -> Option<Stream> {
+        self.idle_timeout.set(settings.idle_timeout);
+        self.max_age.set(settings.max_age);
+        let mut connections = self.multiplexed.borrow_mut();
+        if connections.iter().any(|c| c.sender.is_closed()) {
+            connections.retain(|c| !c.sender.is_closed());
+        }
+        let connection = connections.iter().find(|c| c.streams.get() < STREAMS_PER_CONNECTION)?;
+        connection.streams.set(connection.streams.get() + 1);
+        Some(Stream {
+            sender: connection.sender.clone(),
+            reused: true,
+            connection: Rc::clone(connection),
+            pool: Rc::clone(self),
+        })
+    }
+
+    /// A stream, on a new HTTP/2 connection where none has room. Requests that come while one is
+    /// being opened wait for it.
+    ///
+    /// # Errors
+    /// [`CheckoutError`].
+    pub async fn stream(
+        self: &Rc<Self>,
+        settings: &PoolSettings,
+        limits: &Limits,
+    ) -> Result<Stream, CheckoutError> {
+        loop {
+            if let Some(stream) = self.reuse_stream(settings) {
+                return Ok(stream);
+            }
+            if !self.connecting.get() {
+                return self.connect_h2(settings, limits).await;
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// A stream on a connection opened for it, whatever is open.
+    ///
+    /// # Errors
+    /// [`CheckoutError`].
+    pub async fn connect_h2(
+        self: &Rc<Self>,
+        settings: &PoolSettings,
+        limits: &Limits,
+    ) -> Result<Stream, CheckoutError> {
+        struct Connecting<'a>(&'a InstancePool);
+        impl Drop for Connecting<'_> {
+            fn drop(&mut self) {
+                self.0.connecting.set(false);
+                self.0.changed.notify_waiters();
+            }
+        }
+        thread_local! {
+            static NEXT: Cell<u64> = const { Cell::new(1) };
+        }
+        self.connecting.set(true);
+        let _connecting = Connecting(self);
+        let place = self.place(settings)?;
+        let stream = connect::tcp(&self.instance).await.map_err(CheckoutError::Failed)?;
+        let (sender, connection) = http2::Builder::new(LocalExecutor)
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(u32::try_from(limits.max_response_header_bytes).unwrap_or(u32::MAX))
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(CheckoutError::Handshake)?;
+        task::spawn_local(async move {
+            let _ended = connection.await;
+            drop(place);
+        });
+        let now = self.clock.now();
+        let serial = NEXT.with(|next| next.replace(next.get().wrapping_add(1)));
+        let worker = u64::try_from(self.cells.index).unwrap_or(0);
+        let connection = Rc::new(Multiplexed {
+            id: (worker << 48) | serial,
+            sender: sender.clone(),
+            born: now,
+            streams: Cell::new(1),
+            last_used: Cell::new(now),
+        });
+        self.multiplexed.borrow_mut().push(Rc::clone(&connection));
+        Ok(Stream { sender, reused: false, connection, pool: Rc::clone(self) })
+    }
+
+    /// Waits until a place may have come free. The caller bounds the time.
+    pub async fn freed(&self) {
+        // A place may also come free in another worker, unseen.
+        let _looked_again = tokio::time::timeout(RECHECK, self.changed.notified()).await;
+    }
+
+    fn place(self: &Rc<Self>, settings: &PoolSettings) -> Result<Place, CheckoutError> {
+        if !self.instance.take_connection(settings.max_connections_per_instance) {
+            return Err(CheckoutError::Full);
+        }
+        if let Some(cells) = self.cells.own() {
+            cells.upstream_connections.fetch_add(1, Relaxed);
+        }
+        Ok(Place { pool: Rc::clone(self) })
+    }
+
+    fn tidy(&self, now: Timestamp) {
+        let serving = self.instance.standing() == Standing::Serving;
+        let (idle_timeout, max_age) = (self.idle_timeout.get(), self.max_age.get());
+        let old = |born: Timestamp| !max_age.is_zero() && now.since(born) >= max_age;
+        self.idle.borrow_mut().retain(|idle| {
+            serving
+                && !idle.sender.is_closed()
+                && now.since(idle.since) < idle_timeout
+                && !old(idle.born)
+        });
+        self.multiplexed.borrow_mut().retain(|c| {
+            let idle = c.streams.get() == 0 && now.since(c.last_used.get()) >= idle_timeout;
+            serving && !c.sender.is_closed() && !idle && !old(c.born)
+        });
+    }
+
+    fn is_unused(&self) -> bool {
+        self.idle.borrow().is_empty() && self.multiplexed.borrow().is_empty()
+    }
+}
+
+/// The place of one open connection; dropped with it.
+#[derive(Debug)]
+struct Place {
+    pool: Rc<InstancePool>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pool.instance.return_connection();
+        if let Some(cells) = self.pool.cells.own() {
+            cells.upstream_connections.fetch_sub(1, Relaxed);
+        }
+        self.pool.changed.notify_one();
+    }
+}
+
+/// Spawns hyper's tasks on the worker's own thread.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalExecutor;
+
+impl<F> hyper::rt::Executor<F> for LocalExecutor
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    fn execute(&self, future: F) {
+        task::spawn_local(future);
+    }
+}

@@ -1,0 +1,288 @@
+//! The response body on its way to the app: streamed, with the idle limit, and the place where an
+//! attempt and its request end. A complete body gives its connection back and counts; a broken one
+//! is aborted, never completed by us.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::pool::{Lent, Stream};
+use super::request_body::RequestBody;
+use crate::clock::Timestamp;
+use crate::error::Reason;
+use crate::listener::request::RequestGuard;
+use crate::outlier::classify::{ErrorKind, OutcomeClass, classify_grpc};
+use crate::policy::outcome::{AttemptGuard, Cancelled};
+use crate::timer::Timer;
+
+/// The connection a response came over.
+#[derive(Debug)]
+pub enum Carrier {
+    /// HTTP/1.1, lent until the body is complete.
+    Http1(Lent),
+    /// A stream of an HTTP/2 connection.
+    Http2(Stream),
+}
+
+/// The body was cut; hyper closes or resets towards the app.
+#[derive(Debug, thiserror::Error)]
+#[error("the response of the instance broke off")]
+pub struct Aborted;
+
+/// A body towards the app.
+#[derive(Debug)]
+pub enum ProxyBody {
+    /// Nothing.
+    Empty,
+    /// Our own words.
+    Own(Option<Bytes>),
+    /// From an instance.
+    Upstream(Box<UpstreamBody>),
+}
+
+/// A body from an instance.
+#[derive(Debug)]
+pub struct UpstreamBody {
+    inner: Incoming,
+    carrier: Option<Carrier>,
+    request_body: Option<Rc<RequestBody>>,
+    attempt: Option<AttemptGuard>,
+    request: RequestGuard,
+    class: OutcomeClass,
+    kind: Option<ErrorKind>,
+    grpc: bool,
+    sized: bool,
+    idle: Option<Duration>,
+    timer: Timer,
+    waiting_since: Option<Timestamp>,
+    sent_any: bool,
+}
+
+/// What a response body is made of.
+#[derive(Debug)]
+pub struct UpstreamBodyParts {
+    /// hyper's body.
+    pub inner: Incoming,
+    /// Given back at the end.
+    pub carrier: Carrier,
+    /// While it is not completely sent, the connection cannot be reused.
+    pub request_body: Option<Rc<RequestBody>>,
+    /// Told the outcome.
+    pub attempt: AttemptGuard,
+    /// Told the end.
+    pub request: RequestGuard,
+    /// What the head says.
+    pub class: OutcomeClass,
+    /// With it.
+    pub kind: Option<ErrorKind>,
+    /// The request is gRPC: trailers decide.
+    pub grpc: bool,
+    /// Longest silence.
+    pub idle: Option<Duration>,
+    /// Reused from the head's limits.
+    pub timer: Timer,
+}
+
+impl UpstreamBody {
+    /// Wraps what an instance sends.
+    pub fn new(parts: UpstreamBodyParts) -> ProxyBody {
+        let sized = parts.inner.size_hint().exact().is_some();
+        let ended = parts.inner.is_end_stream();
+        parts.attempt.on_cancel(Cancelled::Class(parts.class, parts.kind));
+        let mut body = Self {
+            inner: parts.inner,
+            carrier: Some(parts.carrier),
+            request_body: parts.request_body,
+            attempt: Some(parts.attempt),
+            request: parts.request,
+            class: parts.class,
+            kind: parts.kind,
+            grpc: parts.grpc,
+            sized,
+            idle: parts.idle,
+            timer: parts.timer,
+            waiting_since: None,
+            sent_any: false,
+        };
+        if ended {
+            body.complete(None);
+            return ProxyBody::Empty;
+        }
+        ProxyBody::Upstream(Box::new(body))
+    }
+
+    /// The last byte or the trailers were seen.
+    fn complete(&mut self, trailers: Option<&HeaderMap>) {
+        if let Some(code) = trailers.and_then(grpc_code).filter(|_| self.grpc) {
+            self.class = classify_grpc(code, self.request.policy());
+            self.kind = (self.class != OutcomeClass::Success).then_some(ErrorKind::GrpcStatus);
+            self.request.grpc_code(code);
+        }
+        if let Some(attempt) = self.attempt.take() {
+            attempt.finish(self.class, self.kind);
+        }
+        let whole = self.request_body.as_ref().is_none_or(|b| b.written_at().is_some());
+        match self.carrier.take() {
+            Some(Carrier::Http1(lent)) if whole => lent.release(),
+            Some(Carrier::Http1(_) | Carrier::Http2(_)) | None => {}
+        }
+        self.request.complete();
+    }
+
+    /// The instance broke off.
+    fn broken(&mut self, kind: ErrorKind, reason: Reason) {
+        let faulty_app = self.request_body.as_ref().is_some_and(|b| b.fault().is_some());
+        if let Some(attempt) = self.attempt.take() {
+            if faulty_app {
+                attempt.finish(OutcomeClass::Ignored, None);
+            } else {
+                attempt.finish(OutcomeClass::NetworkError, Some(kind));
+            }
+        }
+        self.carrier = None;
+        self.request.broken(if faulty_app { Reason::ClientClosed } else { reason });
+    }
+
+    /// No byte for too long. Charged only where the length says that bytes are missing.
+    fn stalled(&mut self, since: Timestamp, lateness: Duration) {
+        if let Some(attempt) = self.attempt.take() {
+            if self.sized {
+                attempt.timed_out(ErrorKind::Idle, since, lateness);
+            } else {
+                attempt.finish(OutcomeClass::Ignored, None);
+            }
+        }
+        self.carrier = None;
+        self.request.broken(Reason::UpstreamIdle);
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Aborted>>> {
+        if self.attempt.is_none() {
+            return Poll::Ready(None);
+        }
+        match Pin::new(&mut self.inner).poll_frame(cx) {
+            Poll::Pending => {
+                let Some(idle) = self.idle else { return Poll::Pending };
+                let now = self.request.now();
+                let since = *self.waiting_since.get_or_insert(now);
+                self.timer.set(since + idle);
+                if self.timer.poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                let late = self.request.now().since(self.timer.at());
+                self.stalled(since, late);
+                Poll::Ready(Some(Err(Aborted)))
+            }
+            Poll::Ready(Some(Ok(mut frame))) => {
+                self.waiting_since = None;
+                self.sent_any = true;
+                if let Some(trailers) = frame.trailers_mut() {
+                    super::headers::clean_response(trailers, false, false);
+                    let trailers = trailers.clone();
+                    self.complete(Some(&trailers));
+                } else if self.inner.is_end_stream() && !self.grpc {
+                    self.complete(None);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(None) => {
+                if self.grpc && !self.request.has_grpc_code() {
+                    // hyper ends a body cleanly when the stream is reset without an error.
+                    return Poll::Ready(Some(Ok(self.missing_status())));
+                }
+                self.complete(None);
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Err(_))) => {
+                if self.grpc && !self.sent_any {
+                    return Poll::Ready(Some(Ok(self.lost_status())));
+                }
+                self.broken(ErrorKind::Truncated, Reason::UpstreamReset);
+                Poll::Ready(Some(Err(Aborted)))
+            }
+        }
+    }
+
+    /// A gRPC answer that ended without a status: 13, and the instance is charged.
+    fn missing_status(&mut self) -> Frame<Bytes> {
+        self.class = OutcomeClass::NetworkError;
+        self.kind = Some(ErrorKind::GrpcStatus);
+        self.request.grpc_code(13);
+        self.complete(None);
+        Frame::trailers(status_trailers("13", "the instance ended the call without a grpc-status"))
+    }
+
+    /// The instance was lost before anything but the head was sent: 14 in trailers.
+    fn lost_status(&mut self) -> Frame<Bytes> {
+        self.request.grpc_code(14);
+        self.broken(ErrorKind::Truncated, Reason::UpstreamReset);
+        Frame::trailers(status_trailers("14", "the instance was lost during the call"))
+    }
+}
+
+fn status_trailers(code: &'static str, message: &'static str) -> HeaderMap {
+    use http::{HeaderName, HeaderValue};
+    let mut trailers = HeaderMap::with_capacity(2);
+    trailers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static(code));
+    trailers.insert(HeaderName::from_static("grpc-message"), HeaderValue::from_static(message));
+    trailers
+}
+
+/// `grpc-status` of headers or trailers; one that cannot be read counts as 2 (UNKNOWN).
+pub fn grpc_code(headers: &HeaderMap) -> Option<u16> {
+    let value = headers.get("grpc-status")?;
+    let text = value.to_str().unwrap_or_default();
+    let canonical = text == "0" || !text.starts_with('0');
+    Some(text.parse().ok().filter(|_| canonical).unwrap_or(2))
+}
+
+impl Drop for UpstreamBody {
+    fn drop(&mut self) {
+        if self.attempt.is_some() {
+            // The app left after the head.
+            self.request.broken(Reason::ClientClosed);
+        }
+    }
+}
+
+impl Body for ProxyBody {
+    type Data = Bytes;
+    type Error = Aborted;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Aborted>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            Self::Own(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            Self::Upstream(body) => body.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Own(bytes) => bytes.is_none(),
+            // Not before it was told the outcome: hyper polls no further once it is told so.
+            Self::Upstream(body) => body.attempt.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Own(bytes) => {
+                let length = bytes.as_ref().map_or(0, Bytes::len);
+                SizeHint::with_exact(u64::try_from(length).unwrap_or(0))
+            }
+            Self::Upstream(body) => body.inner.size_hint(),
+        }
+    }
+}

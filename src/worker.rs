@@ -1,0 +1,229 @@
+//! One data plane thread: a current-thread runtime, its connections, its pools, its counters. What
+//! workers share is read-only snapshots and atomics. A connection lives and dies on its worker.
+//! Next: `listener.rs` accepts, `listener/http.rs` serves.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use arc_swap::cache::Cache;
+use http::HeaderValue;
+use rustc_hash::FxHashMap;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::access_log::AccessLog;
+use crate::balancer::{self, PickContext, RoundRobinState};
+use crate::clock::{Clock, Timestamp};
+use crate::config::types::{Config, LoadBalancer};
+use crate::endpoint::selectable::{Entry, Selectable};
+use crate::listener::connection::Connections;
+use crate::metrics::cells::{Limit, WorkerCells};
+use crate::router::{Route, RouteTable};
+use crate::upstream::Upstream;
+use crate::upstream::pool::{Pools, WorkerCellsRow};
+
+/// How often pools are tidied and connections of the app swept.
+const TIDY_EVERY: Duration = Duration::from_millis(250);
+/// Longest step of the loop-lag watch.
+const LAG_STEP: Duration = Duration::from_millis(50);
+
+/// What a request sees of the configuration, in one piece.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Routes.
+    pub table: RouteTable,
+    /// The configuration they were built from.
+    pub config: Arc<Config>,
+}
+
+/// How far shutting down has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DrainPhase {
+    /// Serving.
+    Serving,
+    /// No new connections; `connection: close` and GOAWAY on the open ones.
+    Draining,
+    /// The grace is over: connections are cut, new requests are refused.
+    Cut,
+}
+
+/// A name that is not in the table: control looks it up in the default registry.
+#[derive(Debug)]
+pub struct Lookup {
+    /// As in `router::Missed::name`.
+    pub name: String,
+    /// The answer.
+    pub reply: oneshot::Sender<LookupAnswer>,
+}
+
+/// What control found.
+#[derive(Clone, Debug)]
+pub enum LookupAnswer {
+    /// The route, which is in the table from now on.
+    Route(Arc<Route>),
+    /// The registry does not know the name.
+    Unknown,
+    /// The registry that would know has not answered.
+    NotAnswered {
+        /// Its name.
+        registry: Arc<str>,
+    },
+}
+
+/// What all workers and control share.
+#[derive(Debug)]
+pub struct Shared {
+    /// Swapped by control on a reload or a discovered name.
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    /// Counters, one per worker.
+    pub cells: Arc<[WorkerCells]>,
+    /// This process's token in `x-outrigger-hop`.
+    pub hop: HeaderValue,
+    /// Names that are not in the table.
+    pub lookups: mpsc::Sender<Lookup>,
+    /// How far shutting down has come.
+    pub drain: watch::Receiver<DrainPhase>,
+    /// Requests of the data plane that are logged.
+    pub access_log: AccessLog,
+    /// The process's clock.
+    pub clock: Clock,
+}
+
+/// One data plane thread's own things.
+pub struct Worker {
+    /// Which one.
+    pub index: usize,
+    /// The process's clock.
+    pub clock: Clock,
+    /// What all share.
+    pub shared: Arc<Shared>,
+    /// Connections to instances.
+    pub pools: Pools,
+    /// Open connections of the app.
+    pub connections: Connections,
+    /// Not for secrets.
+    pub rng: RefCell<fastrand::Rng>,
+    snapshot: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
+    round_robins: RefCell<FxHashMap<usize, RoundRobinState>>,
+    stalled_at: Cell<Timestamp>,
+}
+
+impl Worker {
+    /// The things of worker `index`.
+    pub fn new(index: usize, shared: Arc<Shared>, seed: u64) -> Rc<Self> {
+        let row = Arc::new(WorkerCellsRow { all: Arc::clone(&shared.cells), index });
+        Rc::new(Self {
+            index,
+            clock: shared.clock,
+            pools: Pools::new(shared.clock, row, shared.cells.len()),
+            connections: Connections::default(),
+            rng: RefCell::new(fastrand::Rng::with_seed(seed)),
+            snapshot: RefCell::new(Cache::new(Arc::clone(&shared.snapshot))),
+            round_robins: RefCell::default(),
+            stalled_at: Cell::new(Timestamp::ZERO),
+            shared,
+        })
+    }
+
+    /// The snapshot of the moment.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(self.snapshot.borrow_mut().load())
+    }
+
+    /// Our counters.
+    pub fn cells(&self) -> Option<&WorkerCells> {
+        self.shared.cells.get(self.index)
+    }
+
+    /// Counts a limit that bit.
+    pub fn limit_hit(&self, limit: Limit) {
+        if let Some(cells) = self.cells() {
+            cells.limit_hit(limit);
+        }
+    }
+
+    /// A connection of the app was accepted.
+    pub fn connection_opened(&self) {
+        if let Some(cells) = self.cells() {
+            cells.app_connections.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// It ended.
+    pub fn connection_closed(&self) {
+        if let Some(cells) = self.cells() {
+            cells.app_connections.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Open connections of the app, all workers.
+    pub fn connections_open(&self) -> usize {
+        let open: u64 = self.shared.cells.iter().map(|c| c.app_connections.load(Relaxed)).sum();
+        usize::try_from(open).unwrap_or(usize::MAX)
+    }
+
+    /// Picks an instance of an upstream.
+    pub fn pick<'a>(
+        &self,
+        upstream: &Upstream,
+        algorithm: LoadBalancer,
+        selectable: &'a Selectable,
+        tried: &[u64],
+        now: Timestamp,
+    ) -> Option<&'a Entry> {
+        let context = PickContext { now, tried };
+        let mut rng = self.rng.borrow_mut();
+        match algorithm {
+            LoadBalancer::P2cLeastRequest | LoadBalancer::Random => {
+                let mut unused = RoundRobinState::default();
+                balancer::pick(algorithm, selectable, &context, &mut rng, &mut unused)
+            }
+            LoadBalancer::RoundRobin => {
+                let mut places = self.round_robins.borrow_mut();
+                let key = std::ptr::from_ref(upstream).addr();
+                let place = places.entry(key).or_default();
+                balancer::pick(algorithm, selectable, &context, &mut rng, place)
+            }
+        }
+    }
+
+    /// Whether this worker was starved at any time since `since`, so that a time-out says nothing
+    /// about an instance. `lateness`: how late the timer fired that tells of the time-out.
+    pub fn starved_since(&self, since: Timestamp, lateness: Duration) -> bool {
+        let bound = self.snapshot().config.self_lag;
+        lateness > bound || self.stalled_at.get() > since
+    }
+
+    /// Watches the loop's lag and tidies the pools, for as long as the worker lives.
+    pub async fn housekeeping(self: Rc<Self>) {
+        let mut next_tidy = self.clock.now() + TIDY_EVERY;
+        loop {
+            let bound = self.snapshot().config.self_lag;
+            let step = (bound / 2).clamp(Duration::from_millis(5), LAG_STEP);
+            let due = self.clock.now() + step;
+            tokio::time::sleep_until(self.clock.instant(due)).await;
+            let now = self.clock.now();
+            let lag = now.since(due);
+            if lag > bound {
+                self.stalled_at.set(now);
+            }
+            if let Some(cells) = self.cells() {
+                cells.lag_us.store(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX), Relaxed);
+            }
+            if now >= next_tidy {
+                next_tidy = now + TIDY_EVERY;
+                self.pools.tidy();
+                self.connections.sweep(&self, &self.snapshot().config.limits, now);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("index", &self.index).finish_non_exhaustive()
+    }
+}
