@@ -7,6 +7,7 @@ pub mod cap;
 pub mod classify;
 pub mod detector;
 pub mod policy;
+pub mod replay;
 
 pub mod schedule;
 pub mod window;

@@ -7,7 +7,9 @@ pub fn cap(n: usize, rate_bp: u32, min_ejectable: u32) -> usize {
     // 128 bits: no n that fits into memory overflows, and no float rounds 63 down to 62.
     let by_rate = widen(n) * u128::from(rate_bp) / 10_000;
     let by_rate = usize::try_from(by_rate).unwrap_or(usize::MAX);
-    let at_least = usize::try_from(min_ejectable).unwrap_or(usize::MAX).min(most);
+    let at_least = usize::try_from(min_ejectable)
+        .unwrap_or(usize::MAX)
+        .min(most);
     by_rate.max(at_least).min(most)
 }
 

@@ -3,6 +3,7 @@
 //! up here. Dubbo2 statuses come with that protocol. Next: `outlier/window.rs`.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::policy::{ExceptionType, Policy};
 
@@ -130,7 +131,9 @@ pub fn classify_http(status: u16, policy: &Policy) -> OutcomeClass {
 pub fn classify_grpc(code: Option<u32>, policy: &Policy) -> OutcomeClass {
     const DEADLINE_EXCEEDED: u16 = 4;
     const UNAVAILABLE: u16 = 14;
-    let Some(code) = code else { return OutcomeClass::NetworkError };
+    let Some(code) = code else {
+        return OutcomeClass::NetworkError;
+    };
     let code = u16::try_from(code).unwrap_or(u16::MAX);
     let codes = &policy.business_errors;
     if code == 0 || codes.grpc_ignore.contains(code) {
@@ -144,6 +147,31 @@ pub fn classify_grpc(code: Option<u32>, policy: &Policy) -> OutcomeClass {
         _ if business => OutcomeClass::BusinessError,
         DEADLINE_EXCEEDED | UNAVAILABLE => OutcomeClass::NetworkError,
         _ => OutcomeClass::Success,
+    }
+}
+
+/// The class of an attempt whose client went away before a head came. `waited`: since the request
+/// was sent whole; `None`: it was not, however late that was. Single cancels stay harmless, a
+/// client that gave up on a hung server is evidence.
+pub fn classify_client_gone(waited: Option<Duration>, attempt_limit: Duration) -> OutcomeClass {
+    let patience = Duration::from_secs(1).max(attempt_limit / 5);
+    match waited {
+        Some(waited) if waited > patience => OutcomeClass::NetworkError,
+        Some(_) | None => OutcomeClass::Ignored,
+    }
+}
+
+/// The class of an attempt that ended because our limit for the whole request expired: it is
+/// charged only when it had a fair share of the time.
+pub fn classify_request_timeout(
+    ran: Duration,
+    attempt_limit: Duration,
+    request_limit: Duration,
+) -> OutcomeClass {
+    if ran >= attempt_limit.min(request_limit) / 2 {
+        OutcomeClass::NetworkError
+    } else {
+        OutcomeClass::Ignored
     }
 }
 
@@ -204,6 +232,20 @@ mod tests {
         assert_eq!(classify_grpc(Some(14), &policy), BusinessError);
         assert_eq!(classify_grpc(Some(13), &policy), Success);
         assert_eq!(classify_grpc(Some(4), &policy), Success);
+    }
+
+    #[test]
+    fn time_decides_who_is_charged() {
+        let secs = Duration::from_secs;
+        assert_eq!(classify_client_gone(None, secs(5)), Ignored);
+        assert_eq!(classify_client_gone(Some(secs(1)), secs(5)), Ignored);
+        assert_eq!(classify_client_gone(Some(secs(2)), secs(10)), Ignored);
+        assert_eq!(classify_client_gone(Some(secs(2)), secs(5)), NetworkError);
+        assert_eq!(
+            classify_request_timeout(secs(2), secs(5), secs(4)),
+            NetworkError
+        );
+        assert_eq!(classify_request_timeout(secs(1), secs(5), secs(4)), Ignored);
     }
 
     #[test]

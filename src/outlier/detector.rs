@@ -25,8 +25,8 @@ mod view;
 mod tests;
 
 pub use effect::{
-    Cause, Effect, Ejected, Evidence, Numbers, Refusal, Restored, RestoredBy, Suppressed, Trigger,
-    TrialFailed, TrialKind, TrialStarted,
+    Cause, Effect, Ejected, Evidence, Numbers, Refusal, Restored, RestoredBy, Suppressed,
+    TrialFailed, TrialKind, TrialStarted, Trigger,
 };
 pub use input::{Input, LeaseId, Outcome, OverrideKind, RoutableEndpoint, UpstreamFacts};
 pub use view::{InstanceView, MemoryView, OfferView, StateView, UpstreamView};
@@ -88,12 +88,7 @@ pub struct Detector {
 
 impl Detector {
     /// A detector without endpoints.
-    pub fn new(
-        policy: Arc<Policy>,
-        facts: UpstreamFacts,
-        jitter: Jitter,
-        now: Timestamp,
-    ) -> Self {
+    pub fn new(policy: Arc<Policy>, facts: UpstreamFacts, jitter: Jitter, now: Timestamp) -> Self {
         let mut detector = Self {
             policy,
             facts,
@@ -183,7 +178,12 @@ impl Detector {
             }
             Input::Hint { address } => self.hint(&address, self.now),
             Input::Outcome(outcome) => self.outcome(&outcome),
-            Input::Override { address, kind, ttl, force } => {
+            Input::Override {
+                address,
+                kind,
+                ttl,
+                force,
+            } => {
                 self.command(&address, kind, ttl, force);
             }
             Input::Policy(policy) => self.reload(policy),
@@ -195,7 +195,11 @@ impl Detector {
             Input::Tick => {}
             Input::TrialFinished { lease, class } => self.trial_finished(lease, class),
             Input::TrialHead { lease } => self.trial_head(lease),
-            Input::TrialTaken { address, lease, latest } => {
+            Input::TrialTaken {
+                address,
+                lease,
+                latest,
+            } => {
                 self.trial_taken(&address, lease, latest);
             }
         }
@@ -224,7 +228,10 @@ impl Detector {
         }
         if outcome.sent_at < instance.epoch_start {
             let address = outcome.address.clone();
-            self.effects.push_back(Effect::Stale { address, count: outcome.count });
+            self.effects.push_back(Effect::Stale {
+                address,
+                count: outcome.count,
+            });
             return;
         }
         let count = u64::from(outcome.count);
@@ -269,9 +276,9 @@ impl Detector {
 
     /// Share of traffic in basis points that `instance` gets by its ramp.
     fn share_of(&self, instance: &Instance) -> u32 {
-        instance
-            .ramp_start
-            .map_or(FULL_SHARE, |start| ramp_share(self.now.since(start), self.policy.ramp))
+        instance.ramp_start.map_or(FULL_SHARE, |start| {
+            ramp_share(self.now.since(start), self.policy.ramp)
+        })
     }
 
     fn is_enforced(&self) -> bool {
@@ -285,7 +292,10 @@ impl Detector {
 
     fn new_lease(&mut self, epoch: u64) -> LeaseId {
         self.generations += 1;
-        LeaseId { epoch, generation: self.generations }
+        LeaseId {
+            epoch,
+            generation: self.generations,
+        }
     }
 }
 

@@ -21,17 +21,25 @@ impl Jitter {
     /// Up to `percent` per cent are added, from this seed.
     pub fn new(seed: u64, percent: u32) -> Self {
         let rng = (percent > 0).then(|| fastrand::Rng::with_seed(seed));
-        Self { rng, percent: percent.min(100) }
+        Self {
+            rng,
+            percent: percent.min(100),
+        }
     }
 
     /// Nothing is added.
     pub const fn none() -> Self {
-        Self { rng: None, percent: 0 }
+        Self {
+            rng: None,
+            percent: 0,
+        }
     }
 
     /// `interval`, or somewhat more.
     pub fn lengthen(&mut self, interval: Duration) -> Duration {
-        let Some(rng) = &mut self.rng else { return interval };
+        let Some(rng) = &mut self.rng else {
+            return interval;
+        };
         let share = rng.u32(0..=self.percent.saturating_mul(100));
         interval.saturating_add(scaled(interval, u128::from(share), 10_000))
     }
@@ -81,7 +89,10 @@ mod tests {
             seen.push(at);
             k = grown(k, 20);
         }
-        assert_eq!(seen[..10], [30, 90, 180, 300, 450, 630, 840, 1080, 1350, 1650]);
+        assert_eq!(
+            seen[..10],
+            [30, 90, 180, 300, 450, 630, 840, 1080, 1350, 1650]
+        );
         assert_eq!(seen[19..22], [6300, 6900, 7500]);
     }
 

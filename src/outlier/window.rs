@@ -162,7 +162,11 @@ impl Window {
     /// Drops what is older than the ten buckets that end with `now`.
     pub fn advance(&mut self, now: BucketIndex) {
         self.ring.advance(now);
-        while self.kinds.front().is_some_and(|(bucket, ..)| !in_last(BUCKETS, *bucket, now)) {
+        while self
+            .kinds
+            .front()
+            .is_some_and(|(bucket, ..)| !in_last(BUCKETS, *bucket, now))
+        {
             self.kinds.pop_front();
         }
     }
@@ -175,8 +179,14 @@ impl Window {
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        let ring = Ring { newest: self.ring.newest, ..Ring::default() };
-        *self = Self { ring, ..Self::default() };
+        let ring = Ring {
+            newest: self.ring.newest,
+            ..Ring::default()
+        };
+        *self = Self {
+            ring,
+            ..Self::default()
+        };
     }
 
     /// Counts of the last ten buckets, as of the latest `add` or `advance`.
@@ -194,19 +204,28 @@ impl Window {
 
     /// Errors of the window by kind, in the order of the label list.
     pub fn errors_by_kind(&self) -> Vec<(ErrorKind, u64)> {
-        let sum = |kind| self.kinds.iter().filter(|(_, k, _)| *k == kind).map(|(.., n)| n).sum();
-        ErrorKind::ALL.into_iter().map(|kind| (kind, sum(kind))).filter(|(_, n)| *n > 0).collect()
+        let sum = |kind| {
+            self.kinds
+                .iter()
+                .filter(|(_, k, _)| *k == kind)
+                .map(|(.., n)| n)
+                .sum()
+        };
+        ErrorKind::ALL
+            .into_iter()
+            .map(|kind| (kind, sum(kind)))
+            .filter(|(_, n)| *n > 0)
+            .collect()
     }
 
     /// Whether nothing in it could ever make the instance abnormal.
     pub fn is_clean(&self) -> bool {
-        self.counts().network == 0
-            && self.counts().business == 0
-            && self.any_streak.runs.is_empty()
+        self.counts().network == 0 && self.counts().business == 0 && self.any_streak.runs.is_empty()
     }
 
     fn add_kind(&mut self, kind: ErrorKind, count: u64, now: BucketIndex) {
-        let same = |(bucket, k, _): &&mut (BucketIndex, ErrorKind, u64)| *bucket == now && *k == kind;
+        let same =
+            |(bucket, k, _): &&mut (BucketIndex, ErrorKind, u64)| *bucket == now && *k == kind;
         match self.kinds.iter_mut().rev().find(same) {
             Some((.., n)) => *n += count,
             None => self.kinds.push_back((now, kind, count)),
@@ -234,7 +253,10 @@ impl Streak {
     fn add(&mut self, sample: &Sample, now: BucketIndex) {
         const DEATHS: usize = 256;
         if self.runs.back().is_none_or(|run| run.bucket != now) {
-            self.runs.push_back(Run { bucket: now, ..Run::default() });
+            self.runs.push_back(Run {
+                bucket: now,
+                ..Run::default()
+            });
         }
         let mut length = sample.count;
         if let Some(death) = sample.death {
@@ -262,7 +284,11 @@ impl Streak {
 
     fn forget(&mut self, life: u64, now: BucketIndex) {
         let gone = |run: &Run| {
-            let life = if run.own_timeouts > 0 { life.max(BUCKETS) } else { BUCKETS };
+            let life = if run.own_timeouts > 0 {
+                life.max(BUCKETS)
+            } else {
+                BUCKETS
+            };
             !in_last(life, run.bucket, now)
         };
         while self.runs.front().is_some_and(gone) {

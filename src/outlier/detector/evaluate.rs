@@ -32,7 +32,8 @@ impl Candidate {
     /// The worst first: rate, failures, longest abnormal, id.
     fn compare(&self, other: &Self) -> Ordering {
         let rank = other.verdict.rank().compare(&self.verdict.rank());
-        rank.then(self.since.cmp(&other.since)).then_with(|| self.address.cmp(&other.address))
+        rank.then(self.since.cmp(&other.since))
+            .then_with(|| self.address.cmp(&other.address))
     }
 }
 
@@ -86,11 +87,19 @@ impl Detector {
                 instance.window.advance(self.bucket);
                 instance.window.forget_streak(life);
             }
-            let Some(verdict) = self.verdict(&address) else { continue };
+            let Some(verdict) = self.verdict(&address) else {
+                continue;
+            };
             self.note_verdict(&address, &verdict);
-            let Some(instance) = self.instances.get(&address) else { continue };
+            let Some(instance) = self.instances.get(&address) else {
+                continue;
+            };
             if let (true, Some(since)) = (instance.in_service(), instance.abnormal_since) {
-                candidates.push(Candidate { address, verdict, since });
+                candidates.push(Candidate {
+                    address,
+                    verdict,
+                    since,
+                });
             }
         }
         candidates.sort_by(Candidate::compare);
@@ -99,12 +108,18 @@ impl Detector {
 
     fn rules(&self) -> Rules<'_> {
         let upstream_calls = self.calls.total().calls();
-        Rules { policy: &self.policy, facts: &self.facts, upstream_calls }
+        Rules {
+            policy: &self.policy,
+            facts: &self.facts,
+            upstream_calls,
+        }
     }
 
     fn note_verdict(&mut self, address: &Address, verdict: &Verdict) {
         let now = self.now;
-        let Some(instance) = self.instances.get_mut(address) else { return };
+        let Some(instance) = self.instances.get_mut(address) else {
+            return;
+        };
         if instance.ejection.is_some() {
             return;
         }
@@ -131,7 +146,9 @@ impl Detector {
     fn place(&mut self, candidates: Vec<Candidate>) {
         let cap = self.cap();
         for candidate in candidates {
-            let Some(instance) = self.instances.get(&candidate.address) else { continue };
+            let Some(instance) = self.instances.get(&candidate.address) else {
+                continue;
+            };
             if !instance.in_service() {
                 continue;
             }
@@ -154,7 +171,9 @@ impl Detector {
     }
 
     fn leave_in(&mut self, candidate: &Candidate, cause: Cause) {
-        let Some(instance) = self.instances.get_mut(&candidate.address) else { return };
+        let Some(instance) = self.instances.get_mut(&candidate.address) else {
+            return;
+        };
         if instance.suppressed.replace(cause) == Some(cause) {
             return;
         }
@@ -177,11 +196,15 @@ impl Detector {
     /// returns and the candidate goes, in one step, at most once per unit.
     fn exchange(&mut self, candidate: &Candidate, cap: usize) -> bool {
         let unit = self.policy.recovery_detection_unit_time;
-        let rested = self.last_exchange.is_none_or(|last| last + unit <= self.now);
+        let rested = self
+            .last_exchange
+            .is_none_or(|last| last + unit <= self.now);
         if self.tally.out > cap || !rested {
             return false;
         }
-        let Some(holder) = self.best_holder(candidate) else { return false };
+        let Some(holder) = self.best_holder(candidate) else {
+            return false;
+        };
         self.last_exchange = Some(self.now);
         self.restore(&holder, RestoredBy::Exchanged);
         self.eject_by_rules(&candidate.address, &candidate.verdict);
@@ -193,7 +216,10 @@ impl Detector {
     fn best_holder(&self, candidate: &Candidate) -> Option<Address> {
         let automatic = |address: &&Address| {
             self.instances.get(*address).is_some_and(|instance| {
-                let manual = instance.ejection.as_ref().is_none_or(|e| e.origin.is_manual());
+                let manual = instance
+                    .ejection
+                    .as_ref()
+                    .is_none_or(|e| e.origin.is_manual());
                 instance.routable && !manual
             })
         };
@@ -202,11 +228,16 @@ impl Detector {
             Some((address, ejection.rank(), ejection.returns_at()))
         });
         let (address, rank, _) = holders.min_by(|(id_a, rank_a, at_a), (id_b, rank_b, at_b)| {
-            rank_a.compare(*rank_b).then(at_a.cmp(at_b)).then(id_a.cmp(id_b))
+            rank_a
+                .compare(*rank_b)
+                .then(at_a.cmp(at_b))
+                .then(id_a.cmp(id_b))
         })?;
         let worse = candidate.verdict.rank().rate.exceeds_by_fifth(rank);
         let holder_passes = self.tally.passes(self.instances.get(address)?);
-        let others = self.tally.others_passing(self.instances.get(&candidate.address)?);
+        let others = self
+            .tally
+            .others_passing(self.instances.get(&candidate.address)?);
         (worse && (holder_passes || others > 0)).then(|| address.clone())
     }
 
@@ -214,18 +245,28 @@ impl Detector {
     /// share, or our own network.
     fn note_correlation(&mut self) {
         let window = self.policy.statistics_window;
-        while self.turned.front().is_some_and(|(at, _)| self.now.since(*at) >= window) {
+        while self
+            .turned
+            .front()
+            .is_some_and(|(at, _)| self.now.since(*at) >= window)
+        {
             self.turned.pop_front();
         }
         let mut turned: Vec<&Address> = self.turned.iter().map(|(_, address)| address).collect();
         turned.sort_unstable();
         turned.dedup();
-        let routable = |address: &&&Address| self.instances.get(**address).is_some_and(|i| i.routable);
+        let routable =
+            |address: &&&Address| self.instances.get(**address).is_some_and(|i| i.routable);
         let turned = turned.iter().filter(routable).count();
-        let told = self.last_correlated.is_some_and(|last| self.now.since(last) < window);
+        let told = self
+            .last_correlated
+            .is_some_and(|last| self.now.since(last) < window);
         if self.tally.n >= 2 && turned * 2 > self.tally.n && !told {
             self.last_correlated = Some(self.now);
-            self.effects.push_back(Effect::CorrelatedFailure { turned, numbers: self.numbers() });
+            self.effects.push_back(Effect::CorrelatedFailure {
+                turned,
+                numbers: self.numbers(),
+            });
         }
     }
 
@@ -245,12 +286,17 @@ impl Detector {
             if !ramping {
                 instance.ramp_start = None;
                 let proven = verdict.is_some_and(|verdict| verdict.is_proven_normal());
-                let earned = instance.memory.is_some_and(|memory| memory.successes_left == 0);
+                let earned = instance
+                    .memory
+                    .is_some_and(|memory| memory.successes_left == 0);
                 if earned && proven {
                     instance.memory = None;
                 }
             }
-            if instance.calm_since.is_some_and(|since| self.now.since(since) >= window) {
+            if instance
+                .calm_since
+                .is_some_and(|since| self.now.since(since) >= window)
+            {
                 instance.calm_since = None;
                 calm = true;
             }
@@ -287,6 +333,10 @@ impl Detector {
     }
 
     pub(super) fn origin_by_mode(&self) -> Origin {
-        if self.is_enforced() { Origin::Rules } else { Origin::Shadow }
+        if self.is_enforced() {
+            Origin::Rules
+        } else {
+            Origin::Shadow
+        }
     }
 }

@@ -25,7 +25,8 @@ pub(super) struct Gone {
 impl Detector {
     pub(super) fn replace_endpoints(&mut self, list: Vec<RoutableEndpoint>) {
         let now = self.now;
-        self.gone.retain(|_, gone| now.since(gone.left_at) <= MEMORY);
+        self.gone
+            .retain(|_, gone| now.since(gone.left_at) <= MEMORY);
         // Two entries with one address are one instance: it is routable when one of them is.
         let mut offered: BTreeMap<Address, RoutableEndpoint> = BTreeMap::new();
         for endpoint in list {
@@ -39,8 +40,12 @@ impl Detector {
                 }
             }
         }
-        let leaving: Vec<Address> =
-            self.instances.keys().filter(|address| !offered.contains_key(*address)).cloned().collect();
+        let leaving: Vec<Address> = self
+            .instances
+            .keys()
+            .filter(|address| !offered.contains_key(*address))
+            .cloned()
+            .collect();
         for address in leaving {
             self.leave(address);
         }
@@ -68,7 +73,9 @@ impl Detector {
     }
 
     pub(super) fn check_changed(&mut self, address: &Address, passing: bool) {
-        let Some(instance) = self.instances.get_mut(address) else { return };
+        let Some(instance) = self.instances.get_mut(address) else {
+            return;
+        };
         let turned_good = passing && !instance.check_passes;
         if instance.check_passes != passing {
             instance.check_passes = passing;
@@ -82,7 +89,9 @@ impl Detector {
     /// Applies `offered` and `disabled`; what was overdue while it was away is due now.
     pub(super) fn set_routable(&mut self, address: &Address, routable: bool) {
         let now = self.now;
-        let Some(instance) = self.instances.get_mut(address) else { return };
+        let Some(instance) = self.instances.get_mut(address) else {
+            return;
+        };
         if instance.routable == routable {
             return;
         }
@@ -104,7 +113,9 @@ impl Detector {
 
     fn leave(&mut self, address: Address) {
         self.withdraw_offer(&address);
-        let Some(mut instance) = self.instances.remove(&address) else { return };
+        let Some(mut instance) = self.instances.remove(&address) else {
+            return;
+        };
         self.forget_verdicts_of(&address);
         let ejected = self.ejected.remove(&address);
         instance.abnormal_since = None;
@@ -114,8 +125,15 @@ impl Detector {
         if let Some(ejection) = &mut instance.ejection {
             ejection.stage = Stage::Waiting;
         }
-        self.gone.insert(address.clone(), Gone { left_at: self.now, instance });
-        self.effects.push_back(Effect::InstanceLeft { address, ejected });
+        self.gone.insert(
+            address.clone(),
+            Gone {
+                left_at: self.now,
+                instance,
+            },
+        );
+        self.effects
+            .push_back(Effect::InstanceLeft { address, ejected });
     }
 
     /// Takes an endpoint of the new set. Tells whether it is a new incarnation.
@@ -126,12 +144,15 @@ impl Detector {
                 Some(gone) => self.resume(address, gone.instance),
                 None => {
                     let epoch = self.new_epoch();
-                    self.instances.insert(address.clone(), Instance::new(epoch, self.now));
+                    self.instances
+                        .insert(address.clone(), Instance::new(epoch, self.now));
                 }
             }
         }
         let disabled = self.disabled.contains_key(address);
-        let Some(instance) = self.instances.get_mut(address) else { return false };
+        let Some(instance) = self.instances.get_mut(address) else {
+            return false;
+        };
         let differs = matches!(
             (&instance.incarnation, &endpoint.incarnation),
             (Some(old), Some(new)) if old != new
@@ -163,7 +184,9 @@ impl Detector {
         self.holds.remove(address);
         let (epoch, now) = (self.new_epoch(), self.now);
         let ramp = self.policy.ramp;
-        let Some(instance) = self.instances.get_mut(address) else { return };
+        let Some(instance) = self.instances.get_mut(address) else {
+            return;
+        };
         instance.clear_judgement();
         instance.memory = None;
         instance.epoch = epoch;

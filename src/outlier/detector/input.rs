@@ -97,7 +97,15 @@ pub struct Outcome {
 impl Outcome {
     /// One outcome without further detail.
     pub const fn new(address: Address, class: OutcomeClass, sent_at: Timestamp) -> Self {
-        Self { address, class, sent_at, own_timeout: false, death: None, kind: None, count: 1 }
+        Self {
+            address,
+            class,
+            sent_at,
+            own_timeout: false,
+            death: None,
+            kind: None,
+            count: 1,
+        }
     }
 }
 
@@ -116,7 +124,11 @@ pub struct RoutableEndpoint {
 impl RoutableEndpoint {
     /// A routable endpoint without incarnation.
     pub const fn new(address: Address) -> Self {
-        Self { address, routable: true, incarnation: None }
+        Self {
+            address,
+            routable: true,
+            incarnation: None,
+        }
     }
 }
 

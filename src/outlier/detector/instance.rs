@@ -135,7 +135,10 @@ pub(super) enum Origin {
     /// The rules, observed only.
     Shadow,
     /// An operator, within the cap or beside it.
-    Operator { forced: bool, until: Option<Timestamp> },
+    Operator {
+        forced: bool,
+        until: Option<Timestamp>,
+    },
 }
 
 impl Origin {
@@ -162,7 +165,11 @@ pub(super) enum Stage {
     /// Due, and open to requests: before it was judged (`checked`: its check has passed).
     Pending { due: Due, checked: bool },
     /// Due and published to requests.
-    Offered { lease: LeaseId, due: Due, checked: bool },
+    Offered {
+        lease: LeaseId,
+        due: Due,
+        checked: bool,
+    },
     /// In flight.
     Trial(Trial),
 }
@@ -218,7 +225,9 @@ impl Fraction {
     /// Whether it is above `other` by at least a fifth of the whole.
     pub(super) fn exceeds_by_fifth(self, other: Self) -> bool {
         let ((a, b), (c, d)) = (self.terms(), other.terms());
-        (5 * a * d).checked_sub(5 * c * b).is_some_and(|difference| difference >= b * d)
+        (5 * a * d)
+            .checked_sub(5 * c * b)
+            .is_some_and(|difference| difference >= b * d)
     }
 
     /// In hundredths of a percent, rounded down.

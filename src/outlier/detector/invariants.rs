@@ -14,16 +14,32 @@ impl Detector {
         let tally = Tally::of(&self.instances);
         debug_assert_eq!(self.tally, tally, "the tally is exact");
         debug_assert!(tally.n == 0 || tally.in_service > 0, "somebody stays in");
-        debug_assert!(self.next_deadline().is_none_or(|due| due > self.now), "nothing is overdue");
+        debug_assert!(
+            self.next_deadline().is_none_or(|due| due > self.now),
+            "nothing is overdue"
+        );
         for (address, instance) in &self.instances {
             let ejected = instance.ejection.is_some();
             debug_assert_eq!(self.ejected.contains(address), ejected, "{address} ejected");
             let abnormal = instance.abnormal_since.is_some();
-            debug_assert_eq!(self.abnormal.contains(address), abnormal, "{address} abnormal");
-            debug_assert!(!(abnormal && ejected), "{address} is judged while it is out");
-            let Some(ejection) = &instance.ejection else { continue };
+            debug_assert_eq!(
+                self.abnormal.contains(address),
+                abnormal,
+                "{address} abnormal"
+            );
+            debug_assert!(
+                !(abnormal && ejected),
+                "{address} is judged while it is out"
+            );
+            let Some(ejection) = &instance.ejection else {
+                continue;
+            };
             let max = self.policy.max_recovery_checks.max(1);
-            debug_assert!((1..=max).contains(&ejection.k), "k of {address} is {}", ejection.k);
+            debug_assert!(
+                (1..=max).contains(&ejection.k),
+                "k of {address} is {}",
+                ejection.k
+            );
             match ejection.stage {
                 Stage::Waiting | Stage::Pending { .. } => {}
                 Stage::Offered { lease, .. } => {
@@ -38,7 +54,10 @@ impl Detector {
             }
         }
         debug_assert!(
-            self.ejected.iter().chain(&self.abnormal).all(|a| self.instances.contains_key(a)),
+            self.ejected
+                .iter()
+                .chain(&self.abnormal)
+                .all(|a| self.instances.contains_key(a)),
             "sets hold live addresses only"
         );
     }

@@ -59,7 +59,11 @@ impl Rules<'_> {
 
         let before = counts.calls().saturating_sub(streak.calls);
         let failed_before = failures.saturating_sub(streak.calls);
-        let streak_limit = if above(failed_before, before, 5) { steps * 4 } else { steps };
+        let streak_limit = if above(failed_before, before, 5) {
+            steps * 4
+        } else {
+            steps
+        };
         let streak_holds = steps > 0
             && (streak.failures >= streak_limit || streak.own_timeouts >= TIMEOUTS_SUFFICE);
         let rate_holds = judged && above(failures, counts.calls(), 1);
@@ -77,14 +81,26 @@ impl Rules<'_> {
 
     /// For how many buckets time-outs of ours stay in a streak.
     pub(super) fn longest_life(&self) -> u64 {
-        let steps = self.streak_steps(&Counts { success: FULL_WINDOW, ..Counts::default() }, FULL_SHARE);
+        let steps = self.streak_steps(
+            &Counts {
+                success: FULL_WINDOW,
+                ..Counts::default()
+            },
+            FULL_SHARE,
+        );
         self.streak_life(steps)
     }
 
     fn streak_life(&self, steps: u64) -> u64 {
         let bucket = (self.policy.statistics_window.as_nanos() / u128::from(BUCKETS)).max(1);
-        let span = self.facts.attempt_limit().as_nanos().saturating_mul(u128::from(steps));
-        u64::try_from(span.div_ceil(bucket)).unwrap_or(u64::MAX).max(BUCKETS)
+        let span = self
+            .facts
+            .attempt_limit()
+            .as_nanos()
+            .saturating_mul(u128::from(steps));
+        u64::try_from(span.div_ceil(bucket))
+            .unwrap_or(u64::MAX)
+            .max(BUCKETS)
     }
 
     /// N of the rule of sudden death; zero: the rule is off.
@@ -94,13 +110,15 @@ impl Rules<'_> {
             ConsecutiveErrors::Count(count) => return u64::from(count),
             ConsecutiveErrors::Auto => match self.policy.qps_scope {
                 QpsScope::Service => FEWEST_CALLS,
-                QpsScope::Instance => {
-                    FEWEST_CALLS.max(calls(self.expected() * u128::from(share)))
-                }
+                QpsScope::Instance => FEWEST_CALLS.max(calls(self.expected() * u128::from(share))),
             },
         };
         let full = counts.calls() >= FULL_WINDOW;
-        if full { steps.max(FULL_WINDOW_STREAK) } else { steps }
+        if full {
+            steps.max(FULL_WINDOW_STREAK)
+        } else {
+            steps
+        }
     }
 
     /// Calls that the instance needs before its rate is judged.
@@ -149,11 +167,18 @@ impl Verdict {
     }
 
     pub(super) const fn trigger(&self) -> Trigger {
-        if self.rate_holds { Trigger::ErrorRate } else { Trigger::ConsecutiveErrors }
+        if self.rate_holds {
+            Trigger::ErrorRate
+        } else {
+            Trigger::ConsecutiveErrors
+        }
     }
 
     pub(super) const fn rate(&self) -> Fraction {
-        Fraction { part: self.failures, whole: self.counts.calls() }
+        Fraction {
+            part: self.failures,
+            whole: self.counts.calls(),
+        }
     }
 
     /// Whether the last five calls failed.
@@ -163,8 +188,14 @@ impl Verdict {
 
     pub(super) fn rank(&self) -> Rank {
         match self.streak_holds {
-            true => Rank { rate: Fraction::FULL, failures: self.streak.failures },
-            false => Rank { rate: self.rate(), failures: self.failures },
+            true => Rank {
+                rate: Fraction::FULL,
+                failures: self.streak.failures,
+            },
+            false => Rank {
+                rate: self.rate(),
+                failures: self.failures,
+            },
         }
     }
 
@@ -199,6 +230,8 @@ pub(super) struct Rank {
 impl Rank {
     /// Worst last.
     pub(super) fn compare(&self, other: &Self) -> Ordering {
-        self.rate.compare(other.rate).then(self.failures.cmp(&other.failures))
+        self.rate
+            .compare(other.rate)
+            .then(self.failures.cmp(&other.failures))
     }
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::Detector;
-use super::effect::{Effect, Ejected, Evidence, Restored, RestoredBy, Trigger, TrialKind};
-use super::instance::{Instance, Ejection, Fraction, Memory, Origin, Stage};
+use super::effect::{Effect, Ejected, Evidence, Restored, RestoredBy, TrialKind, Trigger};
+use super::instance::{Ejection, Fraction, Instance, Memory, Origin, Stage};
 use super::judge::Verdict;
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
@@ -14,7 +14,11 @@ use crate::outlier::schedule::{grown, interval};
 impl Ejection {
     /// How bad it is, as a holder of a slot.
     pub(super) fn rank(&self) -> Fraction {
-        if self.hopeless { Fraction::FULL } else { self.rate }
+        if self.hopeless {
+            Fraction::FULL
+        } else {
+            self.rate
+        }
     }
 
     /// Nearest to its return: with a trial in flight, then by its next trial.
@@ -28,11 +32,22 @@ impl Ejection {
 
 impl Detector {
     pub(super) fn eject_by_rules(&mut self, address: &Address, verdict: &Verdict) {
-        let Some(instance) = self.instances.get(address) else { return };
-        debug_assert!(self.tally.others_passing(instance) > 0, "the last passing one stays");
+        let Some(instance) = self.instances.get(address) else {
+            return;
+        };
+        debug_assert!(
+            self.tally.others_passing(instance) > 0,
+            "the last passing one stays"
+        );
         debug_assert!(self.tally.out < self.cap(), "the cap holds");
         let evidence = verdict.evidence(&self.policy, &instance.window);
-        self.eject(address, self.origin_by_mode(), verdict.trigger(), evidence, verdict.is_hopeless());
+        self.eject(
+            address,
+            self.origin_by_mode(),
+            verdict.trigger(),
+            evidence,
+            verdict.is_hopeless(),
+        );
     }
 
     pub(super) fn eject(
@@ -47,7 +62,9 @@ impl Detector {
         let now = self.now;
         let epoch = self.new_epoch();
         let unit = self.policy.recovery_detection_unit_time;
-        let Some(instance) = self.instances.get_mut(address) else { return };
+        let Some(instance) = self.instances.get_mut(address) else {
+            return;
+        };
         self.tally.remove(instance, origin.counts());
         let max = self.policy.max_recovery_checks.max(1);
         let k = match instance.memory.take() {
@@ -68,7 +85,10 @@ impl Detector {
             next,
             scheduled_at: now,
             units: k,
-            rate: Fraction { part: evidence.failures, whole: evidence.calls },
+            rate: Fraction {
+                part: evidence.failures,
+                whole: evidence.calls,
+            },
             hopeless,
             good: 0,
             hint: None,
@@ -105,8 +125,12 @@ impl Detector {
         let now = self.now;
         let epoch = self.new_epoch();
         let (ramp, flap) = (self.policy.ramp, self.policy.flap_memory);
-        let Some(instance) = self.instances.get_mut(address) else { return };
-        let Some(ejection) = instance.ejection.take() else { return };
+        let Some(instance) = self.instances.get_mut(address) else {
+            return;
+        };
+        let Some(ejection) = instance.ejection.take() else {
+            return;
+        };
         self.tally.add(instance, ejection.origin.counts());
         instance.memory = memory_of(&ejection, by, flap, self.facts.tcp_check);
         instance.clear_judgement();
@@ -138,7 +162,10 @@ impl Detector {
             return;
         }
         let out = self.ejected.iter().filter_map(|address| {
-            let instance = self.instances.get(address).filter(|instance| instance.routable)?;
+            let instance = self
+                .instances
+                .get(address)
+                .filter(|instance| instance.routable)?;
             let ejection = instance.ejection.as_ref()?;
             let passes = self.tally.passes(instance);
             let order = (ejection.origin.is_manual(), !passes, ejection.returns_at());
@@ -157,10 +184,11 @@ impl Detector {
             let passes = |i: &Instance| i.in_service() && self.tally.passes(i);
             self.instances.get(*address).is_some_and(passes)
         };
-        let sound = self.tally.passing.saturating_sub(self.abnormal.iter().filter(in_use).count());
-        let on = self.tally.in_service > 0
-            && sound == 0
-            && self.tally.n > self.tally.in_service;
+        let sound = self
+            .tally
+            .passing
+            .saturating_sub(self.abnormal.iter().filter(in_use).count());
+        let on = self.tally.in_service > 0 && sound == 0 && self.tally.n > self.tally.in_service;
         if on == self.last_resort {
             return;
         }
@@ -179,8 +207,20 @@ impl Detector {
 }
 
 fn memory_of(ejection: &Ejection, by: RestoredBy, flap: u32, tcp_check: bool) -> Option<Memory> {
-    let remember = |successes_left, raise| Some(Memory { k: ejection.k, raise, successes_left });
-    let usual = || if flap == 0 { None } else { remember(flap, true) };
+    let remember = |successes_left, raise| {
+        Some(Memory {
+            k: ejection.k,
+            raise,
+            successes_left,
+        })
+    };
+    let usual = || {
+        if flap == 0 {
+            None
+        } else {
+            remember(flap, true)
+        }
+    };
     if ejection.origin.is_manual() {
         return None;
     }
@@ -188,7 +228,9 @@ fn memory_of(ejection: &Ejection, by: RestoredBy, flap: u32, tcp_check: bool) ->
         RestoredBy::Exchanged => remember(flap.max(1), true),
         RestoredBy::LastInstance => remember(flap.max(1), false),
         // A connect alone says little of an application.
-        RestoredBy::Probe if tcp_check && ejection.last_kind == Some(TrialKind::Synthetic) => remember(flap.max(1), true),
+        RestoredBy::Probe if tcp_check && ejection.last_kind == Some(TrialKind::Synthetic) => {
+            remember(flap.max(1), true)
+        }
         RestoredBy::Probe | RestoredBy::Operator => usual(),
         // What was enforced is remembered by the shadow that follows.
         RestoredBy::PolicyChange | RestoredBy::OverrideExpired => usual(),

@@ -32,7 +32,11 @@ impl Detector {
         let address = address.clone();
         self.effects.push_back(match done {
             Ok(()) => Effect::OverrideSet { address, kind },
-            Err(refusal) => Effect::OverrideRefused { address, kind, refusal },
+            Err(refusal) => Effect::OverrideRefused {
+                address,
+                kind,
+                refusal,
+            },
         });
     }
 
@@ -47,18 +51,23 @@ impl Detector {
         for address in ended(&self.disabled, now) {
             if self.enable(&address).is_ok() {
                 let kind = OverrideKind::Disable;
-                self.effects.push_back(Effect::OverrideExpired { address, kind });
+                self.effects
+                    .push_back(Effect::OverrideExpired { address, kind });
             }
         }
         for address in ended(&self.holds, now) {
             self.holds.remove(&address);
             let kind = OverrideKind::Hold;
-            self.effects.push_back(Effect::OverrideExpired { address, kind });
+            self.effects
+                .push_back(Effect::OverrideExpired { address, kind });
         }
     }
 
     pub(super) fn override_timers(&self) -> impl Iterator<Item = Timestamp> {
-        let manual = self.ejected.iter().filter_map(|address| self.manual_until(address));
+        let manual = self
+            .ejected
+            .iter()
+            .filter_map(|address| self.manual_until(address));
         let pins = self.disabled.values().chain(self.holds.values());
         manual.chain(pins.filter_map(|pin| pin.until))
     }
@@ -87,9 +96,10 @@ impl Detector {
                 return Err(Refusal::CapFull);
             }
             let (evidence, hopeless) = match self.verdict(address) {
-                Some(verdict) => {
-                    (verdict.evidence(&self.policy, &instance.window), verdict.is_hopeless())
-                }
+                Some(verdict) => (
+                    verdict.evidence(&self.policy, &instance.window),
+                    verdict.is_hopeless(),
+                ),
                 None => (Evidence::default(), false),
             };
             self.eject(address, origin, Trigger::Operator, evidence, hopeless);
@@ -104,7 +114,9 @@ impl Detector {
         }
         self.withdraw_offer(address);
         let epoch = self.new_epoch();
-        let Some(instance) = self.instances.get_mut(address) else { return Err(Refusal::Unknown) };
+        let Some(instance) = self.instances.get_mut(address) else {
+            return Err(Refusal::Unknown);
+        };
         instance.epoch = epoch;
         if let Some(ejection) = &mut instance.ejection {
             ejection.origin = origin;
@@ -156,7 +168,10 @@ impl Detector {
         if !enabled && !freed && !self.instances.contains_key(address) {
             return Err(Refusal::Unknown);
         }
-        if self.ejection(address).is_some_and(|ejection| ejection.origin.is_manual()) {
+        if self
+            .ejection(address)
+            .is_some_and(|ejection| ejection.origin.is_manual())
+        {
             self.restore(address, RestoredBy::Operator);
         }
         Ok(())
@@ -165,5 +180,8 @@ impl Detector {
 
 fn ended(pins: &BTreeMap<Address, Pin>, now: Timestamp) -> Vec<Address> {
     let over = |pin: &Pin| pin.until.is_some_and(|until| until <= now);
-    pins.iter().filter(|(_, pin)| over(pin)).map(|(address, _)| address.clone()).collect()
+    pins.iter()
+        .filter(|(_, pin)| over(pin))
+        .map(|(address, _)| address.clone())
+        .collect()
 }

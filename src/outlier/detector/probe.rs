@@ -37,7 +37,12 @@ impl Detector {
         if self.ejected.is_empty() {
             return;
         }
-        let due: Vec<Address> = self.ejected.iter().filter(|a| self.is_due(a)).cloned().collect();
+        let due: Vec<Address> = self
+            .ejected
+            .iter()
+            .filter(|a| self.is_due(a))
+            .cloned()
+            .collect();
         for address in due {
             self.start_if_due(&address);
         }
@@ -46,7 +51,8 @@ impl Detector {
     pub(super) fn expire_leases(&mut self) {
         let now = self.now;
         let expired = |address: &&Address| {
-            self.trial_of(address).is_some_and(|trial| trial.deadline <= now)
+            self.trial_of(address)
+                .is_some_and(|trial| trial.deadline <= now)
         };
         let expired: Vec<Address> = self.ejected.iter().filter(expired).cloned().collect();
         for address in expired {
@@ -65,8 +71,17 @@ impl Detector {
         lease: LeaseId,
         latest: Option<Timestamp>,
     ) {
-        let Some(ejection) = self.ejection(address) else { return };
-        let Stage::Offered { lease: offered, due, checked } = ejection.stage else { return };
+        let Some(ejection) = self.ejection(address) else {
+            return;
+        };
+        let Stage::Offered {
+            lease: offered,
+            due,
+            checked,
+        } = ejection.stage
+        else {
+            return;
+        };
         if offered != lease || (due.cause == DueCause::Hint && self.hinted_request_in_flight()) {
             return;
         }
@@ -78,12 +93,22 @@ impl Detector {
         let deadline = deadline.max(self.wall + Duration::from_nanos(1));
         let kind = TrialKind::Request;
         let decides = true;
-        let trial = Trial { lease, kind, due, deadline, decides, checked, good_head: false };
+        let trial = Trial {
+            lease,
+            kind,
+            due,
+            deadline,
+            decides,
+            checked,
+            good_head: false,
+        };
         self.start(address, trial);
     }
 
     pub(super) fn trial_head(&mut self, lease: LeaseId) {
-        let Some(address) = self.holder_of(lease) else { return };
+        let Some(address) = self.holder_of(lease) else {
+            return;
+        };
         if let Some(ejection) = self.ejection_mut(&address) {
             if let Stage::Trial(trial) = &mut ejection.stage {
                 trial.good_head = true;
@@ -99,13 +124,20 @@ impl Detector {
 
     /// In mode observe ordinary answers decide: the first judged one sent after the trial was due.
     pub(super) fn shadow_answer(&mut self, outcome: &Outcome) {
-        let Some(instance) = self.instances.get(&outcome.address) else { return };
-        let (true, Some(ejection)) = (instance.routable, &instance.ejection) else { return };
+        let Some(instance) = self.instances.get(&outcome.address) else {
+            return;
+        };
+        let (true, Some(ejection)) = (instance.routable, &instance.ejection) else {
+            return;
+        };
         let due = self.due_of(ejection);
         if due.at > self.now || outcome.sent_at < due.at {
             return;
         }
-        let lease = LeaseId { epoch: instance.epoch, generation: 0 };
+        let lease = LeaseId {
+            epoch: instance.epoch,
+            generation: 0,
+        };
         let trial = Trial {
             lease,
             kind: TrialKind::Request,
@@ -130,15 +162,28 @@ impl Detector {
     }
 
     pub(super) fn withdraw_offer(&mut self, address: &Address) {
-        let Some(ejection) = self.ejection_mut(address) else { return };
-        if let Stage::Offered { lease, due, checked } = ejection.stage {
+        let Some(ejection) = self.ejection_mut(address) else {
+            return;
+        };
+        if let Stage::Offered {
+            lease,
+            due,
+            checked,
+        } = ejection.stage
+        {
             ejection.stage = Stage::Pending { due, checked };
-            self.effects.push_back(Effect::WithdrawOffer { address: address.clone(), lease });
+            self.effects.push_back(Effect::WithdrawOffer {
+                address: address.clone(),
+                lease,
+            });
         }
     }
 
     pub(super) fn earliest_timer(&self) -> Option<Timestamp> {
-        let trials = self.ejected.iter().filter_map(|address| self.timer_of(address));
+        let trials = self
+            .ejected
+            .iter()
+            .filter_map(|address| self.timer_of(address));
         trials.chain(self.override_timers()).min()
     }
 
@@ -154,11 +199,21 @@ impl Detector {
     pub(super) fn due_of(&self, ejection: &Ejection) -> Due {
         let unit = self.policy.recovery_detection_unit_time;
         let back = ejection.back_at;
-        let regular = Due { at: ejection.next.max(back), cause: DueCause::Regular };
+        let regular = Due {
+            at: ejection.next.max(back),
+            cause: DueCause::Regular,
+        };
         let hint = ejection.hint.map(|from| {
             // Never within one unit of the ejection or of the end of the last trial.
-            let rested = ejection.last_trial_end.unwrap_or(ejection.at).max(ejection.at) + unit;
-            Due { at: from.max(rested).max(back), cause: DueCause::Hint }
+            let rested = ejection
+                .last_trial_end
+                .unwrap_or(ejection.at)
+                .max(ejection.at)
+                + unit;
+            Due {
+                at: from.max(rested).max(back),
+                cause: DueCause::Hint,
+            }
         });
         let resort = self.resort_due(ejection);
         let all = [Some(regular), hint, resort].into_iter().flatten();
@@ -170,9 +225,14 @@ impl Detector {
             return None;
         }
         let pace = (self.policy.recovery_detection_unit_time / 10).max(Duration::from_secs(1));
-        let paced = ejection.resort_tried.map_or(Timestamp::ZERO, |tried| tried + pace);
+        let paced = ejection
+            .resort_tried
+            .map_or(Timestamp::ZERO, |tried| tried + pace);
         let at = ejection.resort_since.max(paced).max(ejection.back_at);
-        Some(Due { at, cause: DueCause::LastResort })
+        Some(Due {
+            at,
+            cause: DueCause::LastResort,
+        })
     }
 
     fn timer_of(&self, address: &Address) -> Option<Timestamp> {
@@ -189,20 +249,30 @@ impl Detector {
             Stage::Waiting => Some(self.due_of(ejection).at),
             Stage::Pending { due, .. } | Stage::Offered { due, .. } => {
                 let patience = due.at + self.policy.recovery_detection_unit_time;
-                Some(self.resort_due(ejection).map_or(patience, |resort| resort.at.min(patience)))
+                Some(
+                    self.resort_due(ejection)
+                        .map_or(patience, |resort| resort.at.min(patience)),
+                )
             }
         }
     }
 
     fn is_due(&self, address: &Address) -> bool {
-        let Some(ejection) = self.ejection(address) else { return false };
+        let Some(ejection) = self.ejection(address) else {
+            return false;
+        };
         let pending = matches!(ejection.stage, Stage::Pending { .. });
         let trial = matches!(ejection.stage, Stage::Trial(_));
-        !trial && self.timer_of(address).is_some_and(|at| pending || at <= self.now)
+        !trial
+            && self
+                .timer_of(address)
+                .is_some_and(|at| pending || at <= self.now)
     }
 
     fn start_if_due(&mut self, address: &Address) {
-        let Some(ejection) = self.ejection(address) else { return };
+        let Some(ejection) = self.ejection(address) else {
+            return;
+        };
         let (due, checked) = match ejection.stage {
             Stage::Trial(_) => return,
             Stage::Waiting => (self.due_of(ejection), false),
@@ -217,7 +287,9 @@ impl Detector {
 
     fn plan(&self, ejection: &Ejection, due: Due, checked: bool) -> Plan {
         let unit = self.policy.recovery_detection_unit_time;
-        let resort = self.resort_due(ejection).is_some_and(|resort| resort.at <= self.now);
+        let resort = self
+            .resort_due(ejection)
+            .is_some_and(|resort| resort.at <= self.now);
         let idle = self.last_request.is_none_or(|last| last + unit < due.at);
         if resort || ejection.check_next || idle || due.at + unit <= self.now {
             return Plan::Check;
@@ -231,36 +303,60 @@ impl Detector {
 
     fn offer(&mut self, address: &Address, due: Due, checked: bool) {
         let blocked = due.cause == DueCause::Hint && self.hinted_request_in_flight();
-        let Some(epoch) = self.instances.get(address).map(|instance| instance.epoch) else { return };
+        let Some(epoch) = self.instances.get(address).map(|instance| instance.epoch) else {
+            return;
+        };
         let lease = (!blocked).then(|| self.new_lease(epoch));
-        let Some(ejection) = self.ejection_mut(address) else { return };
+        let Some(ejection) = self.ejection_mut(address) else {
+            return;
+        };
         match (ejection.stage, lease) {
             (Stage::Offered { .. } | Stage::Trial(_), _) => {}
             (Stage::Waiting | Stage::Pending { .. }, None) => {
                 ejection.stage = Stage::Pending { due, checked };
             }
             (Stage::Waiting | Stage::Pending { .. }, Some(lease)) => {
-                ejection.stage = Stage::Offered { lease, due, checked };
+                ejection.stage = Stage::Offered {
+                    lease,
+                    due,
+                    checked,
+                };
                 let address = address.clone();
-                self.effects.push_back(Effect::OfferTrial { address, lease, due: due.at });
+                self.effects.push_back(Effect::OfferTrial {
+                    address,
+                    lease,
+                    due: due.at,
+                });
             }
         }
     }
 
     fn start_check(&mut self, address: &Address, due: Due, decides: bool) {
         self.withdraw_offer(address);
-        let Some(epoch) = self.instances.get(address).map(|instance| instance.epoch) else { return };
+        let Some(epoch) = self.instances.get(address).map(|instance| instance.epoch) else {
+            return;
+        };
         let lease = self.new_lease(epoch);
         // From the real time: a driver that comes late must not start a check that is over.
         let deadline = self.wall + self.facts.check_timeout.max(Duration::from_nanos(1));
         let kind = TrialKind::Synthetic;
-        let trial = Trial { lease, kind, due, deadline, decides, checked: false, good_head: false };
+        let trial = Trial {
+            lease,
+            kind,
+            due,
+            deadline,
+            decides,
+            checked: false,
+            good_head: false,
+        };
         self.start(address, trial);
     }
 
     fn start(&mut self, address: &Address, trial: Trial) {
         self.begin(address, trial);
-        let Some(ejection) = self.ejection(address) else { return };
+        let Some(ejection) = self.ejection(address) else {
+            return;
+        };
         let started = TrialStarted {
             address: address.clone(),
             lease: trial.lease,
@@ -288,7 +384,9 @@ impl Detector {
     fn begin(&mut self, address: &Address, trial: Trial) {
         self.unsettled = true;
         let (now, last_resort) = (self.now, self.last_resort);
-        let Some(ejection) = self.ejection_mut(address) else { return };
+        let Some(ejection) = self.ejection_mut(address) else {
+            return;
+        };
         ejection.stage = Stage::Trial(trial);
         ejection.last_kind = Some(trial.kind);
         if last_resort {
@@ -304,7 +402,9 @@ impl Detector {
     }
 
     fn finish(&mut self, address: &Address, end: End) {
-        let Some(trial) = self.trial_of(address) else { return };
+        let Some(trial) = self.trial_of(address) else {
+            return;
+        };
         self.unsettled = true;
         let (class, expired) = match end {
             End::Answered(class) => (class, false),
@@ -323,10 +423,15 @@ impl Detector {
     fn finish_ignored(&mut self, address: &Address, trial: Trial) {
         let now = self.now;
         let later = now + self.policy.recovery_detection_unit_time;
-        let Some(ejection) = self.ejection_mut(address) else { return };
+        let Some(ejection) = self.ejection_mut(address) else {
+            return;
+        };
         ejection.last_trial_end = Some(now);
         ejection.stage = match trial.kind {
-            TrialKind::Request => Stage::Pending { due: trial.due, checked: trial.checked },
+            TrialKind::Request => Stage::Pending {
+                due: trial.due,
+                checked: trial.checked,
+            },
             TrialKind::Synthetic => Stage::Waiting,
         };
         if trial.kind == TrialKind::Synthetic {
@@ -341,14 +446,22 @@ impl Detector {
             }
         }
         let address = address.clone();
-        self.effects.push_back(Effect::TrialIgnored { address, lease: trial.lease });
+        self.effects.push_back(Effect::TrialIgnored {
+            address,
+            lease: trial.lease,
+        });
     }
 
     fn finish_failed(&mut self, address: &Address, trial: Trial, expired: bool) {
         let now = self.now;
-        let (unit, max) =
-            (self.policy.recovery_detection_unit_time, self.policy.max_recovery_checks);
-        let Some(ejection) = self.instances.get_mut(address).and_then(|i| i.ejection.as_deref_mut())
+        let (unit, max) = (
+            self.policy.recovery_detection_unit_time,
+            self.policy.max_recovery_checks,
+        );
+        let Some(ejection) = self
+            .instances
+            .get_mut(address)
+            .and_then(|i| i.ejection.as_deref_mut())
         else {
             return;
         };
@@ -388,7 +501,9 @@ impl Detector {
         let now = self.now;
         let unit = self.policy.recovery_detection_unit_time;
         let needed = self.policy.trials_to_restore;
-        let Some(ejection) = self.ejection_mut(address) else { return };
+        let Some(ejection) = self.ejection_mut(address) else {
+            return;
+        };
         if trial.decides {
             ejection.good = ejection.good.saturating_add(1);
             if ejection.good >= needed {
@@ -401,11 +516,17 @@ impl Detector {
             ejection.stage = Stage::Waiting;
             ejection.schedule(now, now + unit, 1);
         } else {
-            ejection.stage = Stage::Pending { due: trial.due, checked: true };
+            ejection.stage = Stage::Pending {
+                due: trial.due,
+                checked: true,
+            };
         }
         if ejection.origin != Origin::Shadow {
             let address = address.clone();
-            self.effects.push_back(Effect::TrialPassed { address, lease: trial.lease });
+            self.effects.push_back(Effect::TrialPassed {
+                address,
+                lease: trial.lease,
+            });
         }
     }
 
@@ -422,7 +543,10 @@ impl Detector {
     }
 
     fn hinted_request_in_flight(&self) -> bool {
-        self.ejected.iter().filter_map(|a| self.trial_of(a)).any(|t| started_is_hinted_request(&t))
+        self.ejected
+            .iter()
+            .filter_map(|a| self.trial_of(a))
+            .any(|t| started_is_hinted_request(&t))
     }
 }
 

@@ -64,7 +64,9 @@ impl Detector {
             if let Some(memory) = &mut instance.memory {
                 memory.k = memory.k.min(max);
             }
-            let Some(ejection) = &mut instance.ejection else { continue };
+            let Some(ejection) = &mut instance.ejection else {
+                continue;
+            };
             ejection.k = ejection.k.min(max);
             ejection.units = ejection.units.min(max);
             if lowered {
@@ -77,7 +79,9 @@ impl Detector {
     /// Puts back all that the rules ejected. Manual ejections outlive policies.
     fn release(&mut self, by: RestoredBy) {
         for address in self.ejected_by_rules() {
-            let shadow = self.ejection(&address).is_some_and(|e| e.origin == Origin::Shadow);
+            let shadow = self
+                .ejection(&address)
+                .is_some_and(|e| e.origin == Origin::Shadow);
             if !shadow {
                 self.restore(&address, by);
             }
@@ -99,7 +103,10 @@ impl Detector {
         }
         let gone = self.gone.values_mut().map(|gone| &mut gone.instance);
         for instance in self.instances.values_mut().chain(gone) {
-            let manual = instance.ejection.as_ref().is_some_and(|e| e.origin.is_manual());
+            let manual = instance
+                .ejection
+                .as_ref()
+                .is_some_and(|e| e.origin.is_manual());
             if !manual {
                 instance.ejection = None;
             }
@@ -138,8 +145,10 @@ impl Detector {
     }
 
     fn ejected_by_rules(&self) -> Vec<Address> {
-        let by_rules =
-            |address: &&Address| self.ejection(address).is_some_and(|e| !e.origin.is_manual());
+        let by_rules = |address: &&Address| {
+            self.ejection(address)
+                .is_some_and(|e| !e.origin.is_manual())
+        };
         self.ejected.iter().filter(by_rules).cloned().collect()
     }
 }

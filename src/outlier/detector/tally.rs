@@ -31,7 +31,10 @@ impl Tally {
     pub(super) fn of(instances: &BTreeMap<Address, Instance>) -> Self {
         let routable = || instances.values().filter(|instance| instance.routable);
         let checks_count = routable().any(|instance| instance.check_passes);
-        let mut tally = Self { checks_count, ..Self::default() };
+        let mut tally = Self {
+            checks_count,
+            ..Self::default()
+        };
         for instance in routable() {
             tally.n += 1;
             match &instance.ejection {
@@ -52,14 +55,17 @@ impl Tally {
 
     /// How many other un-ejected instances that pass there are.
     pub(super) fn others_passing(&self, instance: &Instance) -> usize {
-        self.passing.saturating_sub(usize::from(instance.in_service() && self.passes(instance)))
+        self.passing
+            .saturating_sub(usize::from(instance.in_service() && self.passes(instance)))
     }
 
     /// `instance` just was, or is about to be, ejected.
     pub(super) fn remove(&mut self, instance: &Instance, counts: bool) {
         if instance.routable {
             self.in_service = self.in_service.saturating_sub(1);
-            self.passing = self.passing.saturating_sub(usize::from(self.passes(instance)));
+            self.passing = self
+                .passing
+                .saturating_sub(usize::from(self.passes(instance)));
             self.out += usize::from(counts);
         }
     }
@@ -82,14 +88,21 @@ impl Detector {
 
     pub(super) fn cap(&self) -> usize {
         let policy = &self.policy;
-        cap(self.tally.n, policy.instance_removal_rate_threshold_bp, policy.min_ejectable)
+        cap(
+            self.tally.n,
+            policy.instance_removal_rate_threshold_bp,
+            policy.min_ejectable,
+        )
     }
 
     /// The arithmetic of the upstream as it stands.
     pub(super) fn numbers(&self) -> Arc<Numbers> {
         let counts = |address: &&Address| {
             self.instances.get(*address).is_some_and(|instance| {
-                let counts = instance.ejection.as_ref().is_some_and(|e| e.origin.counts());
+                let counts = instance
+                    .ejection
+                    .as_ref()
+                    .is_some_and(|e| e.origin.counts());
                 instance.routable && counts
             })
         };
@@ -100,7 +113,13 @@ impl Detector {
             n: self.tally.n,
             cap: self.cap(),
             out: self.tally.out,
-            holders: self.ejected.iter().filter(counts).take(HOLDERS).cloned().collect(),
+            holders: self
+                .ejected
+                .iter()
+                .filter(counts)
+                .take(HOLDERS)
+                .cloned()
+                .collect(),
         })
     }
 

@@ -129,12 +129,16 @@ pub struct UpstreamView {
 impl Detector {
     /// Everything that is known of one instance.
     pub fn instance(&self, address: &Address) -> Option<InstanceView> {
-        self.instances.get(address).map(|instance| self.view(address, instance))
+        self.instances
+            .get(address)
+            .map(|instance| self.view(address, instance))
     }
 
     /// All live instances, by id.
     pub fn instances(&self) -> impl Iterator<Item = InstanceView> {
-        self.instances.iter().map(|(address, instance)| self.view(address, instance))
+        self.instances
+            .iter()
+            .map(|(address, instance)| self.view(address, instance))
     }
 
     /// The upstream as a whole.
@@ -152,9 +156,11 @@ impl Detector {
     /// The request trials that may be claimed, the earliest due first.
     pub fn offers(&self) -> Vec<OfferView> {
         let offer = |address: &Address| match self.ejection(address)?.stage {
-            Stage::Offered { lease, due, .. } => {
-                Some(OfferView { address: address.clone(), lease, due: due.at })
-            }
+            Stage::Offered { lease, due, .. } => Some(OfferView {
+                address: address.clone(),
+                lease,
+                due: due.at,
+            }),
             Stage::Waiting | Stage::Pending { .. } | Stage::Trial(_) => None,
         };
         let mut offers: Vec<OfferView> = self.ejected.iter().filter_map(offer).collect();
@@ -169,7 +175,11 @@ impl Detector {
         let mut calls = self.calls.clone();
         calls.advance(self.bucket);
         let upstream_calls = calls.total().calls();
-        let rules = Rules { policy: &self.policy, facts: &self.facts, upstream_calls };
+        let rules = Rules {
+            policy: &self.policy,
+            facts: &self.facts,
+            upstream_calls,
+        };
         let verdict = rules.judge(&window, share);
         InstanceView {
             address: address.clone(),
@@ -183,9 +193,10 @@ impl Detector {
             evidence: verdict.evidence(&self.policy, &window),
             abnormal_since: instance.abnormal_since,
             suppressed: instance.suppressed,
-            memory: instance
-                .memory
-                .map(|memory| MemoryView { k: memory.k, successes_left: memory.successes_left }),
+            memory: instance.memory.map(|memory| MemoryView {
+                k: memory.k,
+                successes_left: memory.successes_left,
+            }),
             share_bp: share,
             ramp_start: instance.ramp_start,
             times_ejected: instance.times_ejected,
@@ -194,7 +205,9 @@ impl Detector {
 }
 
 fn state_of(instance: &Instance) -> StateView {
-    let Some(ejection) = &instance.ejection else { return StateView::In };
+    let Some(ejection) = &instance.ejection else {
+        return StateView::In;
+    };
     let at = ejection.at;
     match ejection.origin {
         Origin::Operator { forced, until } => StateView::EjectedByOperator { at, until, forced },

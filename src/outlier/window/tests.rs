@@ -6,7 +6,13 @@ const NETWORK: ExceptionType = ExceptionType::Network;
 const BOTH: ExceptionType = ExceptionType::NetworkAndBusiness;
 
 fn sample(class: OutcomeClass, count: u64) -> Sample {
-    Sample { class, count, own_timeout: false, death: None, kind: None }
+    Sample {
+        class,
+        count,
+        own_timeout: false,
+        death: None,
+        kind: None,
+    }
 }
 
 fn failed() -> Sample {
@@ -40,12 +46,18 @@ fn business_errors_end_the_network_streak_only() {
 #[test]
 fn one_death_counts_once_until_the_streak_ends() {
     let mut window = Window::default();
-    let died = Sample { death: Some(7), ..failed() };
+    let died = Sample {
+        death: Some(7),
+        ..failed()
+    };
     for _ in 0..30 {
         window.add(&died, BucketIndex(0));
     }
     let streak = window.streak(NETWORK, 10);
-    assert_eq!((streak.failures, streak.calls, window.counts().network), (1, 30, 30));
+    assert_eq!(
+        (streak.failures, streak.calls, window.counts().network),
+        (1, 30, 30)
+    );
     window.add(&sample(OutcomeClass::Success, 1), BucketIndex(1));
     window.add(&died, BucketIndex(1));
     assert_eq!(window.streak(NETWORK, 10).failures, 1);
@@ -58,11 +70,20 @@ fn one_death_counts_once_until_the_streak_ends() {
 #[test]
 fn own_timeouts_outlive_the_window() {
     let mut window = Window::default();
-    window.add(&Sample { own_timeout: true, ..failed() }, BucketIndex(0));
+    window.add(
+        &Sample {
+            own_timeout: true,
+            ..failed()
+        },
+        BucketIndex(0),
+    );
     window.add(&failed(), BucketIndex(0));
     window.advance(BucketIndex(49));
     let streak = window.streak(NETWORK, 50);
-    assert_eq!((streak.failures, streak.own_timeouts, streak.calls), (1, 1, 0));
+    assert_eq!(
+        (streak.failures, streak.own_timeouts, streak.calls),
+        (1, 1, 0)
+    );
     window.advance(BucketIndex(50));
     assert_eq!(window.streak(NETWORK, 50).failures, 0);
     window.forget_streak(50);
@@ -72,14 +93,20 @@ fn own_timeouts_outlive_the_window() {
 #[test]
 fn kinds_age_with_the_window() {
     let mut window = Window::default();
-    let of = |kind| Sample { kind: Some(kind), ..failed() };
+    let of = |kind| Sample {
+        kind: Some(kind),
+        ..failed()
+    };
     window.add(&of(ErrorKind::Reset), BucketIndex(0));
     window.add(&of(ErrorKind::Reset), BucketIndex(3));
     window.add(&of(ErrorKind::ConnectRefused), BucketIndex(3));
     let want = [(ErrorKind::ConnectRefused, 1), (ErrorKind::Reset, 2)];
     assert_eq!(window.errors_by_kind(), want);
     window.advance(BucketIndex(10));
-    assert_eq!(window.errors_by_kind(), [(ErrorKind::ConnectRefused, 1), (ErrorKind::Reset, 1)]);
+    assert_eq!(
+        window.errors_by_kind(),
+        [(ErrorKind::ConnectRefused, 1), (ErrorKind::Reset, 1)]
+    );
 }
 
 proptest! {
@@ -114,7 +141,10 @@ proptest! {
 type Seen = (u64, OutcomeClass, u64, bool, Option<u64>);
 
 fn naive_streak(all: &[Seen], kind: ExceptionType, life: u64, now: u64) -> StreakLength {
-    let start = all.iter().rposition(|(_, class, ..)| !class.is_failure(kind)).map_or(0, |i| i + 1);
+    let start = all
+        .iter()
+        .rposition(|(_, class, ..)| !class.is_failure(kind))
+        .map_or(0, |i| i + 1);
     let (mut length, mut died) = (StreakLength::default(), false);
     for (at, _, count, own_timeout, death) in &all[start..] {
         let counted = match death {
