@@ -3,5 +3,15 @@
 //! pure: `detector` decides, only `driver` has tokio.
 //! Next: `outlier/policy.rs`, then `outlier/detector.rs`.
 
+pub mod cap;
 pub mod classify;
+pub mod detector;
 pub mod policy;
+pub mod replay;
+
+pub mod schedule;
+pub mod window;
+
+pub use classify::{ErrorKind, OutcomeClass};
+pub use detector::{Detector, Effect, Input, LeaseId, RoutableEndpoint, UpstreamFacts};
+pub use schedule::Jitter;

@@ -1,0 +1,64 @@
+//! What must hold after every input. Checked in debug builds: by every test and every simulation.
+
+use super::Detector;
+use super::instance::{Origin, Stage};
+use super::tally::Tally;
+
+impl Detector {
+    #[cfg(not(debug_assertions))]
+    #[expect(clippy::unused_self, reason = "the debug form needs it")]
+    pub(super) const fn check_invariants(&self) {}
+
+    #[cfg(debug_assertions)]
+    pub(super) fn check_invariants(&self) {
+        let tally = Tally::of(&self.instances);
+        debug_assert_eq!(self.tally, tally, "the tally is exact");
+        debug_assert!(tally.n == 0 || tally.in_service > 0, "somebody stays in");
+        debug_assert!(
+            self.next_deadline().is_none_or(|due| due > self.now),
+            "nothing is overdue"
+        );
+        for (address, instance) in &self.instances {
+            let ejected = instance.ejection.is_some();
+            debug_assert_eq!(self.ejected.contains(address), ejected, "{address} ejected");
+            let abnormal = instance.abnormal_since.is_some();
+            debug_assert_eq!(
+                self.abnormal.contains(address),
+                abnormal,
+                "{address} abnormal"
+            );
+            debug_assert!(
+                !(abnormal && ejected),
+                "{address} is judged while it is out"
+            );
+            let Some(ejection) = &instance.ejection else {
+                continue;
+            };
+            let max = self.policy.max_recovery_checks.max(1);
+            debug_assert!(
+                (1..=max).contains(&ejection.k),
+                "k of {address} is {}",
+                ejection.k
+            );
+            match ejection.stage {
+                Stage::Waiting | Stage::Pending { .. } => {}
+                Stage::Offered { lease, .. } => {
+                    debug_assert_eq!(lease.epoch, instance.epoch, "offer of {address}");
+                    debug_assert!(instance.routable, "{address} is offered but not routable");
+                    debug_assert_eq!(ejection.origin, Origin::Rules, "offer of {address}");
+                }
+                Stage::Trial(trial) => {
+                    debug_assert_eq!(trial.lease.epoch, instance.epoch, "trial of {address}");
+                    debug_assert_eq!(ejection.origin, Origin::Rules, "trial of {address}");
+                }
+            }
+        }
+        debug_assert!(
+            self.ejected
+                .iter()
+                .chain(&self.abnormal)
+                .all(|a| self.instances.contains_key(a)),
+            "sets hold live addresses only"
+        );
+    }
+}

@@ -1,0 +1,187 @@
+//! What an operator orders: eject, restore, hold, disable, enable, clear. An order obeys the rule
+//! that somebody stays in, forced or not; only the cap can be forced. Orders end at their time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Detector;
+use super::effect::{Effect, Evidence, Refusal, RestoredBy, Trigger};
+use super::input::OverrideKind;
+use super::instance::{Origin, Pin, Stage};
+use crate::clock::Timestamp;
+use crate::endpoint::Address;
+
+impl Detector {
+    pub(super) fn command(
+        &mut self,
+        address: &Address,
+        kind: OverrideKind,
+        ttl: Option<Duration>,
+        force: bool,
+    ) {
+        let until = ttl.map(|ttl| self.now + ttl);
+        self.unsettled = true;
+        let done = match kind {
+            OverrideKind::Eject => self.eject_by_operator(address, until, force),
+            OverrideKind::Restore => self.restore_by_operator(address),
+            OverrideKind::Hold => self.hold(address, Pin { until }),
+            OverrideKind::Disable => self.disable(address, Pin { until }),
+            OverrideKind::Enable => self.enable(address),
+            OverrideKind::Clear => self.clear(address),
+        };
+        let address = address.clone();
+        self.effects.push_back(match done {
+            Ok(()) => Effect::OverrideSet { address, kind },
+            Err(refusal) => Effect::OverrideRefused {
+                address,
+                kind,
+                refusal,
+            },
+        });
+    }
+
+    pub(super) fn expire_overrides(&mut self) {
+        let now = self.now;
+        let manual =
+            |address: &&Address| self.manual_until(address).is_some_and(|until| until <= now);
+        let manual: Vec<Address> = self.ejected.iter().filter(manual).cloned().collect();
+        for address in manual {
+            self.restore(&address, RestoredBy::OverrideExpired);
+        }
+        for address in ended(&self.disabled, now) {
+            if self.enable(&address).is_ok() {
+                let kind = OverrideKind::Disable;
+                self.effects
+                    .push_back(Effect::OverrideExpired { address, kind });
+            }
+        }
+        for address in ended(&self.holds, now) {
+            self.holds.remove(&address);
+            let kind = OverrideKind::Hold;
+            self.effects
+                .push_back(Effect::OverrideExpired { address, kind });
+        }
+    }
+
+    pub(super) fn override_timers(&self) -> impl Iterator<Item = Timestamp> {
+        let manual = self
+            .ejected
+            .iter()
+            .filter_map(|address| self.manual_until(address));
+        let pins = self.disabled.values().chain(self.holds.values());
+        manual.chain(pins.filter_map(|pin| pin.until))
+    }
+
+    fn manual_until(&self, address: &Address) -> Option<Timestamp> {
+        match self.ejection(address)?.origin {
+            Origin::Operator { until, .. } => until,
+            Origin::Rules | Origin::Shadow => None,
+        }
+    }
+
+    fn eject_by_operator(
+        &mut self,
+        address: &Address,
+        until: Option<Timestamp>,
+        forced: bool,
+    ) -> Result<(), Refusal> {
+        let instance = self.instances.get(address).ok_or(Refusal::Unknown)?;
+        let origin = Origin::Operator { forced, until };
+        let Some(ejection) = &instance.ejection else {
+            let last = instance.routable && self.tally.others_passing(instance) == 0;
+            if last {
+                return Err(Refusal::LastInstance);
+            }
+            if !forced && instance.routable && self.tally.out >= self.cap() {
+                return Err(Refusal::CapFull);
+            }
+            let (evidence, hopeless) = match self.verdict(address) {
+                Some(verdict) => (
+                    verdict.evidence(&self.policy, &instance.window),
+                    verdict.is_hopeless(),
+                ),
+                None => (Evidence::default(), false),
+            };
+            self.eject(address, origin, Trigger::Operator, evidence, hopeless);
+            return Ok(());
+        };
+        if ejection.origin == Origin::Shadow {
+            // What was only observed now happens.
+            let last = instance.routable && self.tally.others_passing(instance) == 0;
+            if last {
+                return Err(Refusal::LastInstance);
+            }
+        }
+        self.withdraw_offer(address);
+        let epoch = self.new_epoch();
+        let Some(instance) = self.instances.get_mut(address) else {
+            return Err(Refusal::Unknown);
+        };
+        instance.epoch = epoch;
+        if let Some(ejection) = &mut instance.ejection {
+            ejection.origin = origin;
+            ejection.stage = Stage::Waiting;
+        }
+        self.recount();
+        Ok(())
+    }
+
+    fn restore_by_operator(&mut self, address: &Address) -> Result<(), Refusal> {
+        match self.instances.get(address) {
+            None => Err(Refusal::Unknown),
+            Some(instance) if instance.ejection.is_none() => Err(Refusal::NotEjected),
+            Some(_) => {
+                self.restore(address, RestoredBy::Operator);
+                Ok(())
+            }
+        }
+    }
+
+    fn hold(&mut self, address: &Address, pin: Pin) -> Result<(), Refusal> {
+        if !self.instances.contains_key(address) {
+            return Err(Refusal::Unknown);
+        }
+        self.holds.insert(address.clone(), pin);
+        Ok(())
+    }
+
+    /// Out of n, whatever the registry says; known by address, so also for one that is away.
+    fn disable(&mut self, address: &Address, pin: Pin) -> Result<(), Refusal> {
+        self.disabled.insert(address.clone(), pin);
+        self.set_routable(address, false);
+        self.recount();
+        Ok(())
+    }
+
+    fn enable(&mut self, address: &Address) -> Result<(), Refusal> {
+        self.disabled.remove(address).ok_or(Refusal::Unknown)?;
+        if let Some(offered) = self.instances.get(address).map(|instance| instance.offered) {
+            self.set_routable(address, offered);
+            self.recount();
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self, address: &Address) -> Result<(), Refusal> {
+        let enabled = self.enable(address).is_ok();
+        let freed = self.holds.remove(address).is_some();
+        if !enabled && !freed && !self.instances.contains_key(address) {
+            return Err(Refusal::Unknown);
+        }
+        if self
+            .ejection(address)
+            .is_some_and(|ejection| ejection.origin.is_manual())
+        {
+            self.restore(address, RestoredBy::Operator);
+        }
+        Ok(())
+    }
+}
+
+fn ended(pins: &BTreeMap<Address, Pin>, now: Timestamp) -> Vec<Address> {
+    let over = |pin: &Pin| pin.until.is_some_and(|until| until <= now);
+    pins.iter()
+        .filter(|(_, pin)| over(pin))
+        .map(|(address, _)| address.clone())
+        .collect()
+}

@@ -1,0 +1,563 @@
+//! Trials of ejected instances: when one is due, whether a request or a check makes it, what its
+//! answer does. A trial is due by the schedule, by a hint or by the last resort. Only the holder of
+//! the lease in flight is heard; at most one is in flight per instance.
+
+use std::time::Duration;
+
+use super::Detector;
+use super::effect::{Effect, RestoredBy, TrialFailed, TrialKind, TrialStarted};
+use super::input::{LeaseId, Outcome};
+use super::instance::{Due, DueCause, Ejection, Origin, Stage, Trial};
+use crate::clock::Timestamp;
+use crate::endpoint::Address;
+use crate::outlier::classify::OutcomeClass;
+use crate::outlier::policy::ProbeKind;
+use crate::outlier::schedule::{grown, interval};
+
+/// How a due trial is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    /// Wait for a request.
+    Request,
+    /// A check decides.
+    Check,
+    /// A check first, a request after it.
+    CheckFirst,
+}
+
+/// How a trial ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Answered(OutcomeClass),
+    Expired,
+}
+
+impl Detector {
+    pub(super) fn start_due_trials(&mut self) {
+        if self.ejected.is_empty() {
+            return;
+        }
+        let due: Vec<Address> = self
+            .ejected
+            .iter()
+            .filter(|a| self.is_due(a))
+            .cloned()
+            .collect();
+        for address in due {
+            self.start_if_due(&address);
+        }
+    }
+
+    pub(super) fn expire_leases(&mut self) {
+        let now = self.now;
+        let expired = |address: &&Address| {
+            self.trial_of(address)
+                .is_some_and(|trial| trial.deadline <= now)
+        };
+        let expired: Vec<Address> = self.ejected.iter().filter(expired).cloned().collect();
+        for address in expired {
+            let end = match self.trial_of(&address) {
+                Some(trial) if trial.good_head => End::Answered(OutcomeClass::Success),
+                Some(_) => End::Expired,
+                None => continue,
+            };
+            self.finish(&address, end);
+        }
+    }
+
+    pub(super) fn trial_taken(
+        &mut self,
+        address: &Address,
+        lease: LeaseId,
+        latest: Option<Timestamp>,
+    ) {
+        let Some(ejection) = self.ejection(address) else {
+            return;
+        };
+        let Stage::Offered {
+            lease: offered,
+            due,
+            checked,
+        } = ejection.stage
+        else {
+            return;
+        };
+        if offered != lease || (due.cause == DueCause::Hint && self.hinted_request_in_flight()) {
+            return;
+        }
+        let facts = &self.facts;
+        let limit = facts.timeout_connect.saturating_add(facts.attempt_limit());
+        let limit = limit.min(self.policy.recovery_detection_unit_time);
+        let deadline = (self.wall + limit).min(latest.unwrap_or(Timestamp::MAX));
+        // A lease without any time would expire before this input ends.
+        let deadline = deadline.max(self.wall + Duration::from_nanos(1));
+        let kind = TrialKind::Request;
+        let decides = true;
+        let trial = Trial {
+            lease,
+            kind,
+            due,
+            deadline,
+            decides,
+            checked,
+            good_head: false,
+        };
+        self.start(address, trial);
+    }
+
+    pub(super) fn trial_head(&mut self, lease: LeaseId) {
+        let Some(address) = self.holder_of(lease) else {
+            return;
+        };
+        if let Some(ejection) = self.ejection_mut(&address) {
+            if let Stage::Trial(trial) = &mut ejection.stage {
+                trial.good_head = true;
+            }
+        }
+    }
+
+    pub(super) fn trial_finished(&mut self, lease: LeaseId, class: OutcomeClass) {
+        if let Some(address) = self.holder_of(lease) {
+            self.finish(&address, End::Answered(class));
+        }
+    }
+
+    /// In mode observe ordinary answers decide: the first judged one sent after the trial was due.
+    pub(super) fn shadow_answer(&mut self, outcome: &Outcome) {
+        let Some(instance) = self.instances.get(&outcome.address) else {
+            return;
+        };
+        let (true, Some(ejection)) = (instance.routable, &instance.ejection) else {
+            return;
+        };
+        let due = self.due_of(ejection);
+        if due.at > self.now || outcome.sent_at < due.at {
+            return;
+        }
+        let lease = LeaseId {
+            epoch: instance.epoch,
+            generation: 0,
+        };
+        let trial = Trial {
+            lease,
+            kind: TrialKind::Request,
+            due,
+            deadline: self.now,
+            decides: true,
+            checked: false,
+            good_head: false,
+        };
+        self.begin(&outcome.address, trial);
+        self.finish(&outcome.address, End::Answered(outcome.class));
+    }
+
+    /// A hint that holds from `from` on pulls the next trial forward, if it is ejected.
+    pub(super) fn hint(&mut self, address: &Address, from: Timestamp) {
+        if let Some(ejection) = self.ejection_mut(address) {
+            if !ejection.origin.is_manual() {
+                ejection.hint = Some(ejection.hint.map_or(from, |earlier| earlier.min(from)));
+                self.unsettled = true;
+            }
+        }
+    }
+
+    pub(super) fn withdraw_offer(&mut self, address: &Address) {
+        let Some(ejection) = self.ejection_mut(address) else {
+            return;
+        };
+        if let Stage::Offered {
+            lease,
+            due,
+            checked,
+        } = ejection.stage
+        {
+            ejection.stage = Stage::Pending { due, checked };
+            self.effects.push_back(Effect::WithdrawOffer {
+                address: address.clone(),
+                lease,
+            });
+        }
+    }
+
+    pub(super) fn earliest_timer(&self) -> Option<Timestamp> {
+        let trials = self
+            .ejected
+            .iter()
+            .filter_map(|address| self.timer_of(address));
+        trials.chain(self.override_timers()).min()
+    }
+
+    pub(super) fn ejection(&self, address: &Address) -> Option<&Ejection> {
+        self.instances.get(address)?.ejection.as_deref()
+    }
+
+    pub(super) fn ejection_mut(&mut self, address: &Address) -> Option<&mut Ejection> {
+        self.instances.get_mut(address)?.ejection.as_deref_mut()
+    }
+
+    /// When the next trial of `ejection` is due, and why.
+    pub(super) fn due_of(&self, ejection: &Ejection) -> Due {
+        let unit = self.policy.recovery_detection_unit_time;
+        let back = ejection.back_at;
+        let regular = Due {
+            at: ejection.next.max(back),
+            cause: DueCause::Regular,
+        };
+        let hint = ejection.hint.map(|from| {
+            // Never within one unit of the ejection or of the end of the last trial.
+            let rested = ejection
+                .last_trial_end
+                .unwrap_or(ejection.at)
+                .max(ejection.at)
+                + unit;
+            Due {
+                at: from.max(rested).max(back),
+                cause: DueCause::Hint,
+            }
+        });
+        let resort = self.resort_due(ejection);
+        let all = [Some(regular), hint, resort].into_iter().flatten();
+        all.min_by_key(|due| (due.at, due.cause)).unwrap_or(regular)
+    }
+
+    fn resort_due(&self, ejection: &Ejection) -> Option<Due> {
+        if !self.last_resort {
+            return None;
+        }
+        let pace = (self.policy.recovery_detection_unit_time / 10).max(Duration::from_secs(1));
+        let paced = ejection
+            .resort_tried
+            .map_or(Timestamp::ZERO, |tried| tried + pace);
+        let at = ejection.resort_since.max(paced).max(ejection.back_at);
+        Some(Due {
+            at,
+            cause: DueCause::LastResort,
+        })
+    }
+
+    fn timer_of(&self, address: &Address) -> Option<Timestamp> {
+        let instance = self.instances.get(address)?;
+        let ejection = instance.ejection.as_deref()?;
+        if let Stage::Trial(trial) = ejection.stage {
+            return Some(trial.deadline);
+        }
+        if ejection.origin != Origin::Rules || !instance.routable {
+            return None;
+        }
+        match ejection.stage {
+            Stage::Trial(trial) => Some(trial.deadline),
+            Stage::Waiting => Some(self.due_of(ejection).at),
+            Stage::Pending { due, .. } | Stage::Offered { due, .. } => {
+                let patience = due.at + self.policy.recovery_detection_unit_time;
+                Some(
+                    self.resort_due(ejection)
+                        .map_or(patience, |resort| resort.at.min(patience)),
+                )
+            }
+        }
+    }
+
+    fn is_due(&self, address: &Address) -> bool {
+        let Some(ejection) = self.ejection(address) else {
+            return false;
+        };
+        let pending = matches!(ejection.stage, Stage::Pending { .. });
+        let trial = matches!(ejection.stage, Stage::Trial(_));
+        !trial
+            && self
+                .timer_of(address)
+                .is_some_and(|at| pending || at <= self.now)
+    }
+
+    fn start_if_due(&mut self, address: &Address) {
+        let Some(ejection) = self.ejection(address) else {
+            return;
+        };
+        let (due, checked) = match ejection.stage {
+            Stage::Trial(_) => return,
+            Stage::Waiting => (self.due_of(ejection), false),
+            Stage::Pending { due, checked } | Stage::Offered { due, checked, .. } => (due, checked),
+        };
+        match self.plan(ejection, due, checked) {
+            Plan::Request => self.offer(address, due, checked),
+            Plan::Check => self.start_check(address, due, true),
+            Plan::CheckFirst => self.start_check(address, due, false),
+        }
+    }
+
+    fn plan(&self, ejection: &Ejection, due: Due, checked: bool) -> Plan {
+        let unit = self.policy.recovery_detection_unit_time;
+        let resort = self
+            .resort_due(ejection)
+            .is_some_and(|resort| resort.at <= self.now);
+        let idle = self.last_request.is_none_or(|last| last + unit < due.at);
+        if resort || ejection.check_next || idle || due.at + unit <= self.now {
+            return Plan::Check;
+        }
+        match self.policy.probe {
+            ProbeKind::Active => Plan::Check,
+            ProbeKind::Auto if self.facts.health_check && !checked => Plan::CheckFirst,
+            ProbeKind::Auto | ProbeKind::Request => Plan::Request,
+        }
+    }
+
+    fn offer(&mut self, address: &Address, due: Due, checked: bool) {
+        let blocked = due.cause == DueCause::Hint && self.hinted_request_in_flight();
+        let Some(epoch) = self.instances.get(address).map(|instance| instance.epoch) else {
+            return;
+        };
+        let lease = (!blocked).then(|| self.new_lease(epoch));
+        let Some(ejection) = self.ejection_mut(address) else {
+            return;
+        };
+        match (ejection.stage, lease) {
+            (Stage::Offered { .. } | Stage::Trial(_), _) => {}
+            (Stage::Waiting | Stage::Pending { .. }, None) => {
+                ejection.stage = Stage::Pending { due, checked };
+            }
+            (Stage::Waiting | Stage::Pending { .. }, Some(lease)) => {
+                ejection.stage = Stage::Offered {
+                    lease,
+                    due,
+                    checked,
+                };
+                let address = address.clone();
+                self.effects.push_back(Effect::OfferTrial {
+                    address,
+                    lease,
+                    due: due.at,
+                });
+            }
+        }
+    }
+
+    fn start_check(&mut self, address: &Address, due: Due, decides: bool) {
+        self.withdraw_offer(address);
+        let Some(epoch) = self.instances.get(address).map(|instance| instance.epoch) else {
+            return;
+        };
+        let lease = self.new_lease(epoch);
+        // From the real time: a driver that comes late must not start a check that is over.
+        let deadline = self.wall + self.facts.check_timeout.max(Duration::from_nanos(1));
+        let kind = TrialKind::Synthetic;
+        let trial = Trial {
+            lease,
+            kind,
+            due,
+            deadline,
+            decides,
+            checked: false,
+            good_head: false,
+        };
+        self.start(address, trial);
+    }
+
+    fn start(&mut self, address: &Address, trial: Trial) {
+        self.begin(address, trial);
+        let Some(ejection) = self.ejection(address) else {
+            return;
+        };
+        let started = TrialStarted {
+            address: address.clone(),
+            lease: trial.lease,
+            kind: trial.kind,
+            deadline: trial.deadline,
+            hinted: trial.due.cause == DueCause::Hint,
+            last_resort: trial.due.cause == DueCause::LastResort,
+            k: ejection.k,
+        };
+        self.effects.push_back(Effect::StartTrial(started));
+        // One hinted request at a time: the others wait.
+        if started_is_hinted_request(&trial) {
+            let offered = |a: &&Address| {
+                self.ejection(a).is_some_and(|e| {
+                    matches!(e.stage, Stage::Offered { due, .. } if due.cause == DueCause::Hint)
+                })
+            };
+            let offered: Vec<Address> = self.ejected.iter().filter(offered).cloned().collect();
+            for address in offered {
+                self.withdraw_offer(&address);
+            }
+        }
+    }
+
+    fn begin(&mut self, address: &Address, trial: Trial) {
+        self.unsettled = true;
+        let (now, last_resort) = (self.now, self.last_resort);
+        let Some(ejection) = self.ejection_mut(address) else {
+            return;
+        };
+        ejection.stage = Stage::Trial(trial);
+        ejection.last_kind = Some(trial.kind);
+        if last_resort {
+            ejection.resort_tried = Some(now);
+        }
+        // What a hint could say, this trial finds out.
+        if trial.due.cause == DueCause::Hint || ejection.hint.is_some_and(|from| from <= now) {
+            ejection.hint = None;
+        }
+        if trial.kind == TrialKind::Synthetic {
+            ejection.check_next = false;
+        }
+    }
+
+    fn finish(&mut self, address: &Address, end: End) {
+        let Some(trial) = self.trial_of(address) else {
+            return;
+        };
+        self.unsettled = true;
+        let (class, expired) = match end {
+            End::Answered(class) => (class, false),
+            End::Expired => (OutcomeClass::NetworkError, true),
+        };
+        if class == OutcomeClass::Ignored {
+            self.finish_ignored(address, trial);
+        } else if class.is_failure(self.policy.exception_type) {
+            self.finish_failed(address, trial, expired);
+        } else {
+            self.finish_good(address, trial);
+        }
+    }
+
+    /// No evidence: k stays; the next eligible request, or the check again after one unit.
+    fn finish_ignored(&mut self, address: &Address, trial: Trial) {
+        let now = self.now;
+        let later = now + self.policy.recovery_detection_unit_time;
+        let Some(ejection) = self.ejection_mut(address) else {
+            return;
+        };
+        ejection.last_trial_end = Some(now);
+        ejection.stage = match trial.kind {
+            TrialKind::Request => Stage::Pending {
+                due: trial.due,
+                checked: trial.checked,
+            },
+            TrialKind::Synthetic => Stage::Waiting,
+        };
+        if trial.kind == TrialKind::Synthetic {
+            ejection.check_next = trial.decides;
+            match trial.due.cause {
+                DueCause::Regular => ejection.schedule(now, later, 1),
+                DueCause::Hint => {
+                    ejection.hint = Some(later);
+                    ejection.next = ejection.next.max(later);
+                }
+                DueCause::LastResort => {}
+            }
+        }
+        let address = address.clone();
+        self.effects.push_back(Effect::TrialIgnored {
+            address,
+            lease: trial.lease,
+        });
+    }
+
+    fn finish_failed(&mut self, address: &Address, trial: Trial, expired: bool) {
+        let now = self.now;
+        let (unit, max) = (
+            self.policy.recovery_detection_unit_time,
+            self.policy.max_recovery_checks,
+        );
+        let Some(ejection) = self
+            .instances
+            .get_mut(address)
+            .and_then(|i| i.ejection.as_deref_mut())
+        else {
+            return;
+        };
+        let regular = trial.due.cause == DueCause::Regular;
+        if regular {
+            ejection.k = grown(ejection.k, max);
+        }
+        // A regular trial that fell due during a hinted one is replaced by it.
+        let replaced = trial.due.cause == DueCause::Hint && ejection.next <= now;
+        if regular || replaced {
+            let next = now + self.jitter.lengthen(interval(unit, ejection.k));
+            ejection.schedule(now, next, ejection.k);
+        }
+        ejection.last_trial_end = Some(now);
+        ejection.hopeless = true;
+        ejection.good = 0;
+        ejection.stage = Stage::Waiting;
+        ejection.check_next = expired && trial.kind == TrialKind::Request;
+        let (k, next_trial, origin) = (ejection.k, ejection.next, ejection.origin);
+        if origin == Origin::Shadow {
+            return;
+        }
+        self.effects.push_back(Effect::TrialFailed(TrialFailed {
+            address: address.clone(),
+            lease: trial.lease,
+            kind: trial.kind,
+            k,
+            next_trial,
+            expired,
+            hinted: trial.due.cause == DueCause::Hint,
+            last_resort: trial.due.cause == DueCause::LastResort,
+            numbers: self.numbers(),
+        }));
+    }
+
+    fn finish_good(&mut self, address: &Address, trial: Trial) {
+        let now = self.now;
+        let unit = self.policy.recovery_detection_unit_time;
+        let needed = self.policy.trials_to_restore;
+        let Some(ejection) = self.ejection_mut(address) else {
+            return;
+        };
+        if trial.decides {
+            ejection.good = ejection.good.saturating_add(1);
+            if ejection.good >= needed {
+                ejection.stage = Stage::Waiting;
+                self.restore(address, RestoredBy::Probe);
+                return;
+            }
+            ejection.last_trial_end = Some(now);
+            ejection.check_next = false;
+            ejection.stage = Stage::Waiting;
+            ejection.schedule(now, now + unit, 1);
+        } else {
+            ejection.stage = Stage::Pending {
+                due: trial.due,
+                checked: true,
+            };
+        }
+        if ejection.origin != Origin::Shadow {
+            let address = address.clone();
+            self.effects.push_back(Effect::TrialPassed {
+                address,
+                lease: trial.lease,
+            });
+        }
+    }
+
+    fn trial_of(&self, address: &Address) -> Option<Trial> {
+        match self.ejection(address)?.stage {
+            Stage::Trial(trial) => Some(trial),
+            Stage::Waiting | Stage::Pending { .. } | Stage::Offered { .. } => None,
+        }
+    }
+
+    fn holder_of(&self, lease: LeaseId) -> Option<Address> {
+        let holds = |a: &&Address| self.trial_of(a).is_some_and(|trial| trial.lease == lease);
+        self.ejected.iter().find(holds).cloned()
+    }
+
+    fn hinted_request_in_flight(&self) -> bool {
+        self.ejected
+            .iter()
+            .filter_map(|a| self.trial_of(a))
+            .any(|t| started_is_hinted_request(&t))
+    }
+}
+
+impl Ejection {
+    fn schedule(&mut self, now: Timestamp, next: Timestamp, units: u32) {
+        self.scheduled_at = now;
+        self.next = next;
+        self.units = units;
+    }
+}
+
+fn started_is_hinted_request(trial: &Trial) -> bool {
+    trial.kind == TrialKind::Request && trial.due.cause == DueCause::Hint
+}

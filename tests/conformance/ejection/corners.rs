@@ -1,0 +1,1 @@
+//! Corners beyond the worked examples.
