@@ -190,7 +190,7 @@ fn hosts(config: &Config, places: &Places<'_, '_>) {
                 let message = format!("host `{host}` is a loopback name and never matched");
                 shadowed(message, "requests to it name the service in the path");
             }
-            if &**host != &*service.name && config.services.contains_key(&**host) {
+            if **host != *service.name && config.services.contains_key(&**host) {
                 let message = format!(
                     "host `{host}` of `{}` hides the service `{host}`",
                     service.name

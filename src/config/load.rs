@@ -97,7 +97,7 @@ pub fn load(request: LoadRequest<'_>) -> Loaded {
         Ok(bytes) => document::parse(&bytes, &shown),
         Err(error) => unreadable(&shown, &error),
     };
-    let base = path.parent().unwrap_or(Path::new("")).to_owned();
+    let base = path.parent().unwrap_or_else(|| Path::new("")).to_owned();
     let mut loaded = finish(root, problems, env, &overrides, &base, previous.as_deref());
     loaded.files_read.insert(0, path.clone());
     loaded.main_file = Some(path);

@@ -22,16 +22,15 @@ pub(crate) fn health_check(field: &Field<'_>, base: Option<&HealthCheck>) -> Opt
     }
     let later = map.later(&["grpc", "exec", "body", "json_pointer"]);
     let kind = if later { None } else { kind(&map, base) };
-    let seconds = Duration::from_secs;
     let check = HealthCheck {
         interval: map.duration(
             "interval",
-            base.map_or(seconds(10), |b| b.interval),
+            base.map_or(TEN_SECONDS, |b| b.interval),
             Span::POSITIVE,
         ),
         timeout: map.duration(
             "timeout",
-            base.map_or(seconds(1), |b| b.timeout),
+            base.map_or(ONE_SECOND, |b| b.timeout),
             Span::POSITIVE,
         ),
         rise: map.integer("rise", base.map_or(2, |b| b.rise), &(1..=100)),
@@ -53,6 +52,9 @@ pub(crate) fn health_check(field: &Field<'_>, base: Option<&HealthCheck>) -> Opt
     map.finish();
     Some(check)
 }
+
+const TEN_SECONDS: Duration = Duration::from_secs(10);
+const ONE_SECOND: Duration = Duration::from_secs(1);
 
 fn kind(map: &Map<'_>, base: Option<&HealthCheck>) -> Option<HealthCheckKind> {
     let http = map.field("http");

@@ -150,7 +150,7 @@ impl<'a> Map<'a> {
     }
 
     /// The map under `key`, empty where there is none.
-    pub(crate) fn child(&self, key: &'static str) -> Map<'a> {
+    pub(crate) fn child(&self, key: &'static str) -> Self {
         match self.field(key) {
             Some(field) => field.map(),
             None => Map {
@@ -253,7 +253,7 @@ impl<'a> Field<'a> {
     }
 
     /// A list.
-    pub(crate) fn items(&self) -> Option<Vec<Field<'a>>> {
+    pub(crate) fn items(&self) -> Option<Vec<Self>> {
         match &self.node.value {
             Value::Sequence(items) => Some(self.number(items)),
             Value::Null | Value::Scalar(_) | Value::Mapping(_) => {
@@ -264,14 +264,14 @@ impl<'a> Field<'a> {
     }
 
     /// A list, or one value that stands for a list of one.
-    pub(crate) fn one_or_more(&self) -> Option<Vec<Field<'a>>> {
+    pub(crate) fn one_or_more(&self) -> Option<Vec<Self>> {
         match &self.node.value {
             Value::Scalar(_) => Some(vec![self.clone()]),
             Value::Null | Value::Sequence(_) | Value::Mapping(_) => self.items(),
         }
     }
 
-    fn number(&self, items: &'a [Node]) -> Vec<Field<'a>> {
+    fn number(&self, items: &'a [Node]) -> Vec<Self> {
         let one = |(n, node): (usize, &'a Node)| Field {
             context: self.context,
             path: format!("{}[{n}]", self.path),

@@ -111,10 +111,10 @@ fn retry_on(field: &Field<'_>) -> Option<RetryOn> {
         ("http_5xx", |s| s.http_5xx = ALL_5XX),
         ("grpc_unavailable", |s| s.grpc_unavailable = true),
         ("grpc_deadline_exceeded", |s| {
-            s.grpc_deadline_exceeded = true
+            s.grpc_deadline_exceeded = true;
         }),
         ("grpc_resource_exhausted", |s| {
-            s.grpc_resource_exhausted = true
+            s.grpc_resource_exhausted = true;
         }),
     ];
     let mut set = RetryOn::default();
@@ -142,10 +142,10 @@ fn methods(field: &Field<'_>) -> Option<RetryMethods> {
 
 fn method(item: &Field<'_>, text: &str) -> Option<http::Method> {
     let upper = text.to_ascii_uppercase();
-    if upper == text && !text.is_empty() {
-        if let Ok(method) = http::Method::from_bytes(text.as_bytes()) {
-            return Some(method);
-        }
+    if upper == text
+        && let Ok(method) = http::Method::from_bytes(text.as_bytes())
+    {
+        return Some(method);
     }
     let known = [
         "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH",
