@@ -12,9 +12,11 @@ pub mod load;
 mod parse;
 mod policy_files;
 pub mod policy_select;
+pub mod restart;
 pub mod substitute;
 pub mod suggest;
 pub mod types;
 
 pub use cross::host_alias;
 pub use load::{LoadRequest, Loaded, load, parse_str};
+pub use restart::restart_required;

@@ -1,6 +1,7 @@
 //! Outrigger: a local L7 sidecar proxy that finds the instances of a service in a registry, balances
 //! over them, ejects the outliers and says why. `docs/architecture.md` tells how the parts fit.
 
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod endpoint;

@@ -58,7 +58,8 @@ codes! {
     SAME_ENDPOINT = 106: "An address stands twice in one list of endpoints. The first one holds.",
     NO_BUDGET = 107: "The policy of an upstream with several instances can never eject any.",
     NO_DEFAULT_REGISTRY = 108: "auto_discover has no default registry to look in.",
-    FILE_REJECTED = 109: "A policy file has errors and is left out.",
+    FILE_ABSENT = 109: "The file of a registry does not exist yet.",
+    POLICY_TIE = 110: "Two policies fit an upstream equally well; the first by file and line holds.",
 }
 
 impl Code {

@@ -128,6 +128,12 @@ pub fn parse_str(text: &str, name: &str, env: &dyn Environment, folder: Option<&
     }
 }
 
+/// Policy files by themselves, for `check`.
+pub fn policies(files: Vec<PathBuf>, env: &dyn Environment) -> (PolicySet, Diagnostics) {
+    let found = policy_files::load_files(files, Path::new(""), env, None);
+    (found.set, found.problems)
+}
+
 impl Config {
     /// What holds without any file: every default, and the embedded registry to discover in.
     pub fn builtin() -> Self {
@@ -222,7 +228,7 @@ fn read_main(
 }
 
 /// The bytes of a file, not many more than a configuration may have.
-pub(super) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+pub(crate) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read as _;
     let file = std::fs::File::open(path)?;
     if file.metadata()?.is_dir() {

@@ -43,8 +43,29 @@ pub(super) fn load(
     }
     files.sort();
     files.dedup();
+    let Found {
+        set,
+        problems: more,
+        files_read,
+    } = load_files(files, folder, env, previous);
+    problems.extend(more);
+    Found {
+        set,
+        problems,
+        files_read,
+    }
+}
+
+/// Loads `files` in this order; `origin` of their policies is relative to `folder`.
+pub(super) fn load_files(
+    files: Vec<PathBuf>,
+    folder: &Path,
+    env: &dyn Environment,
+    previous: Option<&PolicySet>,
+) -> Found {
+    let (set, problems) = (PolicySet::default(), Diagnostics::default());
     let mut found = Found {
-        set: PolicySet::default(),
+        set,
         problems,
         files_read: Vec::new(),
     };

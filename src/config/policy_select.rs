@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::types::{PolicyEntry, PolicyProtocol, PolicySet};
+use super::types::{PolicyEntry, PolicyProtocol, PolicySet, Protocol};
 use crate::outlier::policy::Policy;
 
 /// For whom a policy is looked for.
@@ -65,6 +65,14 @@ pub fn select(set: &PolicySet, query: &Query<'_>) -> Selection {
             .map(|(_, entry)| Arc::clone(&entry.policy))
             .collect(),
         tied_with: tied.map(|(_, entry)| Arc::clone(&entry.policy)),
+    }
+}
+
+/// What `apply_to.protocols` calls a protocol.
+pub fn policy_protocol(protocol: Protocol) -> PolicyProtocol {
+    match protocol {
+        Protocol::Auto | Protocol::Http1 | Protocol::Http2 => PolicyProtocol::Http,
+        Protocol::Grpc => PolicyProtocol::Grpc,
     }
 }
 
