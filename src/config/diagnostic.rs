@@ -89,6 +89,59 @@ impl Diagnostic {
     }
 }
 
+impl Diagnostic {
+    /// The line it is about, and the carets below it with the help.
+    fn snippet(&self, text: &str) -> (String, String) {
+        let (line, column) = self.place.start;
+        let text = mask_secret(text);
+        let skip = if text.chars().count() > LONGEST {
+            column.saturating_sub(40)
+        } else {
+            0
+        };
+        let shown = text.chars().skip(skip).take(LONGEST);
+        let shown: String = shown
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        let width = shown.chars().count();
+        let start = column.saturating_sub(skip + 1).min(width);
+        let end = self.place.end;
+        let stop = if end.0 == line {
+            end.1.saturating_sub(skip + 1).min(width)
+        } else {
+            width
+        };
+        let carets = "^".repeat(stop.saturating_sub(start).max(1));
+        let marks = format!("{}{carets} {}", " ".repeat(start), self.help);
+        (shown.trim_end().to_owned(), marks.trim_end().to_owned())
+    }
+}
+
+/// The line up to the value of a key that sounds like a secret, which is never printed.
+fn mask_secret(text: &str) -> String {
+    let mut shown = String::new();
+    for (n, part) in text.split(':').enumerate() {
+        if n > 0 {
+            shown.push(':');
+            let key = shown.rsplit(|c: char| !c.is_ascii_alphanumeric() && !"_-:\"'".contains(c));
+            let key = key
+                .into_iter()
+                .next()
+                .unwrap_or_default()
+                .to_ascii_lowercase();
+            let key = key.trim_matches([':', '"', '\'']);
+            let secret = ["pass", "secret", "token"]
+                .iter()
+                .any(|word| key.contains(word));
+            if secret && !key.ends_with("file") && !part.trim().is_empty() {
+                return shown + " ***";
+            }
+        }
+        shown.push_str(part);
+    }
+    shown
+}
+
 /// In the style of rustc: message, place, snippet with carets, help.
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,7 +151,7 @@ impl fmt::Display for Diagnostic {
             "error"
         };
         writeln!(f, "{level}[{}]: {}", self.code, self.message)?;
-        let (line, column) = self.place.start;
+        let (line, _) = self.place.start;
         let text = line
             .checked_sub(1)
             .and_then(|n| self.place.source.text.lines().nth(n));
@@ -106,28 +159,8 @@ impl fmt::Display for Diagnostic {
         writeln!(f, "{gutter} --> {}", self.place)?;
         match text {
             Some(text) => {
-                let skip = if text.chars().count() > LONGEST {
-                    column.saturating_sub(40)
-                } else {
-                    0
-                };
-                let shown: String = text
-                    .chars()
-                    .skip(skip)
-                    .take(LONGEST)
-                    .map(|c| if c.is_control() { ' ' } else { c })
-                    .collect();
-                let (start, end) = (column.saturating_sub(skip + 1), self.place.end);
-                let width = shown.chars().count();
-                let stop = if end.0 == line {
-                    end.1.saturating_sub(skip + 1).min(width)
-                } else {
-                    width
-                };
-                let carets = "^".repeat(stop.saturating_sub(start).max(1));
-                writeln!(f, "{gutter} |\n{line} | {}", shown.trim_end())?;
-                let marks = format!("{}{carets} {}", " ".repeat(start), self.help);
-                writeln!(f, "{gutter} | {}", marks.trim_end())?;
+                let (shown, marks) = self.snippet(text);
+                writeln!(f, "{gutter} |\n{line} | {shown}\n{gutter} | {marks}")?;
             }
             None if self.help.is_empty() => {}
             None => writeln!(f, "{gutter} = help: {}", self.help)?,
@@ -229,3 +262,23 @@ impl fmt::Display for Diagnostics {
 const MOST: usize = 300;
 /// Of a snippet, in characters.
 const LONGEST: usize = 160;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_shown() {
+        for (text, want) in [
+            ("  password: hunter2", "  password: ***"),
+            (
+                "n: {servers: [a:1], \"passwrd\": x, b: c}",
+                "n: {servers: [a:1], \"passwrd\": ***",
+            ),
+            ("password_file: /run/x", "password_file: /run/x"),
+            ("a: b:c", "a: b:c"),
+        ] {
+            assert_eq!(mask_secret(text), want);
+        }
+    }
+}

@@ -102,6 +102,7 @@ fn one_file(
             }
         }
     }
+    problems.sort();
     found.files_read.push(path.clone());
     if problems.has_errors() {
         let reasons = problems.errors().map(Diagnostic::line).collect();

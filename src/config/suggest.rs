@@ -15,10 +15,12 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 /// `maxAttempts` and `max-attempts` as `max_attempts`.
 fn snake_case(word: &str) -> String {
     let mut out = String::new();
+    let mut before = '_';
     for c in word.chars().take(64) {
-        if c.is_ascii_uppercase() && out.ends_with(|p: char| p.is_ascii_lowercase()) {
+        if c.is_ascii_uppercase() && (before.is_ascii_lowercase() || before.is_ascii_digit()) {
             out.push('_');
         }
+        before = c;
         out.push(if c == '-' {
             '_'
         } else {
@@ -137,6 +139,7 @@ mod tests {
             ("errorRateThreshold", Some("error_rate_threshold")),
             ("mdoe", Some("mode")),
             ("max-attempts", Some("max_attempts")),
+            ("MAX_ATTEMPTS", Some("max_attempts")),
             ("x", None),
             ("banana", None),
         ] {

@@ -1,1 +1,3 @@
 //! Conformance tests.
+
+mod config_golden;

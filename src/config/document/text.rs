@@ -173,6 +173,11 @@ pub(super) fn plain_words(info: &str) -> (String, &'static str) {
             "align the keys of one map",
         ),
         (
+            "illegal placement of ':'",
+            "a `:` cannot stand here",
+            "close the `[`, `{` or quote before it, or quote what is text",
+        ),
+        (
             "unknown anchor",
             "this alias refers to no anchor",
             "write the value out",

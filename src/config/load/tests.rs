@@ -86,3 +86,155 @@ fn without_a_file_the_embedded_registry_is_discovered_in() {
     assert_eq!(&*config.app.name, "box");
     assert_eq!(Config::builtin().listen, [Listen::Localhost(15001)]);
 }
+
+#[test]
+fn a_flag_outranks_a_variable_and_that_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &[("outrigger.yaml", BENCH)]);
+    let env = env(&[
+        ("OUTRIGGER_WORKERS", "3"),
+        ("OUTRIGGER_LISTEN", "[127.0.0.1:1, 'localhost:2']"),
+        ("OUTRIGGER_TELEMETRY__LISTEN", "[::]:0"),
+        ("OUTRIGGER_ADMIN__LISTEN", "127.0.0.1:3"),
+        ("OUTRIGGER_DEFAULTS__TIMEOUT__IDLE", "5s"),
+        ("OUTRIGGER_ADMIN", "127.0.0.1:9"),
+        ("OUTRIGGER_PORT", "tcp://10.0.0.1:80"),
+        ("OUTRIGGER_SERVICES__BENCH__PORT", "7"),
+        ("OUTRIGGER_LOG__LEVEL", ""),
+    ]);
+    let mut flags = Overrides::default();
+    flags.flag("--admin", "admin.listen", &["unix:/run/a.sock".to_owned()]);
+    let path = Some(folder.path().join("outrigger.yaml"));
+    let loaded = load(LoadRequest {
+        flags,
+        ..LoadRequest::new(path, &env)
+    });
+    let config = loaded.config.unwrap();
+    assert_eq!(config.workers, Some(3));
+    assert_eq!(config.listen.len(), 2);
+    assert_eq!(
+        config.telemetry.listen,
+        Some(Listen::Tcp("[::]:0".parse().unwrap()))
+    );
+    assert_eq!(config.admin.listen, Listen::Unix("/run/a.sock".into()));
+    assert_eq!(
+        config.services["bench"].timeout.idle,
+        Some(Duration::from_secs(5))
+    );
+    assert_eq!(config.services["bench"].port, None);
+    assert_eq!(
+        loaded.ignored_variables,
+        ["OUTRIGGER_PORT", "OUTRIGGER_SERVICES__BENCH__PORT"]
+    );
+}
+
+#[test]
+fn a_bad_variable_is_named() {
+    let env = env(&[("OUTRIGGER_WORKERS", "many"), ("OUTRIGGER_STATE_FILE", "x")]);
+    let loaded = parse_str("", "m.yaml", &env, None);
+    let text = loaded.diagnostics.to_string();
+    assert!(loaded.config.is_none());
+    assert!(
+        text.contains("--> OUTRIGGER_WORKERS") && text.contains("`state_file` is not sup"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_main_file_is_looked_up_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let none = env(&[]);
+    let find = |env: &BTreeMap<String, String>| {
+        let request = LoadRequest {
+            folder: folder.path().to_owned(),
+            ..LoadRequest::new(None, env)
+        };
+        let loaded = load(request);
+        let found = loaded
+            .main_file
+            .map(|path| path.strip_prefix(folder.path()).unwrap().to_owned());
+        (found, loaded.config.is_some())
+    };
+    write(
+        folder.path(),
+        &[("config/outrigger.yaml", ""), ("other.yaml", "")],
+    );
+    assert_eq!(find(&none), (Some("config/outrigger.yaml".into()), true));
+    write(folder.path(), &[("outrigger.yaml", "")]);
+    assert_eq!(find(&none), (Some("outrigger.yaml".into()), true));
+    assert_eq!(
+        find(&env(&[("OUTRIGGER_CONFIG", "other.yaml")])),
+        (Some("other.yaml".into()), true)
+    );
+    // A file that was asked for and is not there is an error, never the next one.
+    assert_eq!(
+        find(&env(&[("OUTRIGGER_CONFIG", "gone.yaml")])),
+        (Some("gone.yaml".into()), false)
+    );
+}
+
+#[test]
+fn paths_start_at_the_folder_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let main = "registries: {f: {kind: file, path: ./e.yaml}}\nadmin: {token_file: /run/t}\n";
+    write(folder.path(), &[("outrigger.yaml", main)]);
+    let env = env(&[]);
+    let config = load(LoadRequest::new(
+        Some(folder.path().join("outrigger.yaml")),
+        &env,
+    ))
+    .config
+    .unwrap();
+    let want = RegistryKind::File {
+        path: folder.path().join("./e.yaml"),
+    };
+    assert_eq!(config.registries["f"].kind, want);
+    assert_eq!(config.admin.token_file, Some("/run/t".into()));
+}
+
+#[test]
+fn at_a_reload_the_last_good_version_of_a_policy_file_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = |config: &Config| -> Vec<String> {
+        config
+            .policies
+            .entries
+            .iter()
+            .map(|e| e.policy.name.to_string())
+            .collect()
+    };
+    write(
+        folder.path(),
+        &[
+            ("outrigger.yaml", ""),
+            ("policies/a.yaml", "policies: [{name: a}]\n"),
+            (
+                "policies/b.yaml",
+                "policies: [{name: b, apply_to: {upstreams: b}}]\n",
+            ),
+            ("policies/..data.yaml", "policies: 3\n"),
+        ],
+    );
+    let env = env(&[]);
+    let path = Some(folder.path().join("outrigger.yaml"));
+    let first = load(LoadRequest::new(path.clone(), &env)).config.unwrap();
+    assert_eq!(names(&first), ["a", "b"]);
+    write(
+        folder.path(),
+        &[("policies/a.yaml", "policies: [{name: a, mode: x}]\n")],
+    );
+    let previous = Some(Arc::clone(&first.policies));
+    let second = load(LoadRequest {
+        previous,
+        ..LoadRequest::new(path.clone(), &env)
+    });
+    let config = second.config.unwrap();
+    assert_eq!(
+        (names(&config), config.policies.rejected.len()),
+        (vec!["a".into(), "b".into()], 1)
+    );
+    assert_eq!(
+        names(&load(LoadRequest::new(path, &env)).config.unwrap()),
+        ["b"]
+    );
+}

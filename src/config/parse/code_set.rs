@@ -77,6 +77,9 @@ impl Codes {
         match text.parse::<u16>() {
             Ok(code) if (self.least..=self.most).contains(&code) => Ok(code),
             Ok(_) => wrong(range()),
+            Err(_) if text == "5xx" || text == "4xx" => {
+                wrong(format!("write `{0}00-{0}99`", text.trim_end_matches('x')))
+            }
             Err(_) => match suggest::nearest(text, self.names.iter().map(|(name, _)| *name)) {
                 Some(near) => wrong(format!("did you mean `{near}`?")),
                 None if self.names.is_empty() => wrong(format!("{}, or a range", range())),
@@ -89,6 +92,10 @@ impl Codes {
         let Some((from, to)) = text.split_once('-') else {
             return self.one(text.trim()).map(|code| (code, code));
         };
+        if from.is_empty() || to.is_empty() {
+            let help = "write it like `500-599`".to_owned();
+            return Err((format!("`{text}` is half a range"), help));
+        }
         let (from, to) = (self.one(from.trim())?, self.one(to.trim())?);
         if from > to {
             let help = format!("write `{to}-{from}`");

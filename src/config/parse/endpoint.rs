@@ -8,6 +8,7 @@ use super::reader::Field;
 use super::value::fixed;
 use crate::config::diagnostic::Code;
 use crate::config::document::Value;
+use crate::endpoint::address::AddressError;
 use crate::endpoint::{Address, Endpoint, Weight};
 
 /// Reads the list; an address that comes twice holds where it stands first.
@@ -80,6 +81,9 @@ fn address(field: &Field<'_>) -> Option<Address> {
         if text.contains("://") {
             return Err((format!("`{text}` is a URL"), example()));
         }
-        Address::parse(text).map_err(|error| (error.to_string(), example()))
+        Address::parse(text).map_err(|error| match error {
+            AddressError::Port(_) => (format!("`{text}` has no port from 1 to 65535"), example()),
+            AddressError::Host(_) => (format!("`{text}` has no usable host"), example()),
+        })
     })
 }

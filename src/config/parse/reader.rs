@@ -267,7 +267,11 @@ impl<'a> Field<'a> {
     pub(crate) fn one_or_more(&self) -> Option<Vec<Self>> {
         match &self.node.value {
             Value::Scalar(_) => Some(vec![self.clone()]),
-            Value::Null | Value::Sequence(_) | Value::Mapping(_) => self.items(),
+            Value::Null | Value::Sequence(_) => self.items(),
+            Value::Mapping(_) => {
+                self.shape("a value, or a list as in `[a, b]`");
+                None
+            }
         }
     }
 
@@ -287,13 +291,7 @@ impl<'a> Field<'a> {
         match &self.node.value {
             Value::Scalar(scalar) => Some(&scalar.text),
             Value::Null => {
-                let message = format!("`{}` has no value", self.path);
-                self.context.report(
-                    Code::EMPTY,
-                    &self.key,
-                    message,
-                    "write one, or remove the key",
-                );
+                self.no_value();
                 None
             }
             Value::Sequence(_) | Value::Mapping(_) => {
@@ -317,9 +315,22 @@ impl<'a> Field<'a> {
         self.node.place.source.is_file && !substituted
     }
 
+    fn no_value(&self) {
+        let message = format!("`{}` has no value", self.path);
+        self.context.report(
+            Code::EMPTY,
+            &self.key,
+            message,
+            "write one, or remove the key",
+        );
+    }
+
     fn shape(&self, wanted: &str) {
         let found = match &self.node.value {
-            Value::Null => "nothing",
+            Value::Null => {
+                self.no_value();
+                return;
+            }
             Value::Scalar(_) => "a single value",
             Value::Sequence(_) => "a list",
             Value::Mapping(_) => "a map",

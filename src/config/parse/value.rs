@@ -57,7 +57,7 @@ pub(crate) fn duration(text: &str, span: Span) -> Result<Duration, Wrong> {
     };
     if value.is_zero() && !span.zero {
         return wrong(
-            "is no time at all",
+            "is not allowed here",
             &format!("at least {}", show(span.least)),
         );
     }
@@ -177,10 +177,25 @@ pub(crate) fn size(text: &str, range: &RangeInclusive<u64>) -> Result<u64, Wrong
         );
     };
     if !range.contains(&value) {
-        let help = format!("from {}B to {}B", range.start(), range.end());
+        let help = format!(
+            "from {} to {}",
+            show_size(*range.start()),
+            show_size(*range.end())
+        );
         return wrong("is out of range", help);
     }
     Ok(value)
+}
+
+/// As it would be written.
+fn show_size(bytes: u64) -> String {
+    [(30, "GiB"), (20, "MiB"), (10, "KiB")]
+        .into_iter()
+        .find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift)
+        .map_or_else(
+            || format!("{bytes}B"),
+            |(shift, unit)| format!("{}{unit}", bytes >> shift),
+        )
 }
 
 /// An integer in `range`.
@@ -255,10 +270,12 @@ impl Field<'_> {
             return None;
         }
         let words: Vec<&str> = table.iter().map(|(word, _)| *word).collect();
-        let help = suggest::nearest(text, words.iter().copied()).map_or_else(
-            || format!("one of {}", list(&words)),
-            |near| format!("did you mean `{near}`?"),
-        );
+        let all = match words.as_slice() {
+            [only] => format!("only `{only}` is possible"),
+            words => format!("one of {}", list(words)),
+        };
+        let near = suggest::nearest(text, words.iter().copied());
+        let help = near.map_or(all, |near| format!("did you mean `{near}`?"));
         self.wrong(
             Code::UNKNOWN_VALUE,
             &format!("unknown value `{text}`"),
