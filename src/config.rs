@@ -1,4 +1,22 @@
-//! Configuration: YAML in, runtime types out, every problem with its place.
-//! Next: `config/document.rs` (a YAML tree with spans), `config/parse`, `config/types.rs`.
+//! Configuration: YAML in, runtime types out, every problem with its place. `load` reads the files;
+//! all else is pure. One way: `document` (a YAML tree with spans), `substitute`, `parse`, `types`.
+//! Next: `config/load.rs`, `config/document.rs`, `config/parse.rs`, `config/types.rs`.
 
+pub mod codes;
+mod cross;
+pub mod diagnostic;
+pub mod document;
+pub mod endpoints;
+pub mod environment;
+pub mod load;
+mod parse;
+mod policy_files;
+pub mod policy_select;
+pub mod restart;
+pub mod substitute;
+pub mod suggest;
 pub mod types;
+
+pub use cross::host_alias;
+pub use load::{LoadRequest, Loaded, load, parse_str};
+pub use restart::restart_required;

@@ -3,6 +3,7 @@
 
 pub mod access_log;
 pub mod balancer;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod endpoint;

@@ -578,6 +578,8 @@ pub struct PolicySet {
 pub struct PolicyEntry {
     /// The policy; for Dubbo without a window of its own the 15 s are set when it is chosen.
     pub policy: Arc<Policy>,
+    /// The file it stands in.
+    pub file: PathBuf,
     /// Whether `statistics_window` was written.
     pub window_explicit: bool,
     /// `apply_to.consumers`, `upstreams`, `namespaces`: globs (`*` matches any run).
@@ -591,7 +593,7 @@ pub struct PolicyEntry {
 }
 
 /// `apply_to.protocols`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PolicyProtocol {
     /// All.
     Any,

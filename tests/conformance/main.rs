@@ -1,3 +1,4 @@
 //! Conformance tests.
 
 mod ejection;
+mod config_golden;

@@ -1,0 +1,3 @@
+//! The commands of the binary, one file each.
+
+pub mod check;

@@ -1,0 +1,270 @@
+//! Checks over the whole main file: references, addresses, hosts and aliases that collide.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use super::diagnostic::{Code, Place};
+use super::document::Node;
+use super::parse::address::{collide, show};
+use super::parse::reader::{Context, Field, list};
+use super::suggest;
+use super::types::{Config, Listen, RegistryKind, Service};
+
+/// Where things stand.
+pub(crate) struct Places<'p, 'a> {
+    pub(crate) context: &'p Context<'a>,
+    pub(crate) root: &'p Node,
+    pub(crate) default_registry: Option<&'p Field<'a>>,
+    /// All that are written, also those that could not be read.
+    pub(crate) registries: &'p BTreeMap<Arc<str>, Field<'a>>,
+    pub(crate) services: &'p BTreeMap<Arc<str>, Field<'a>>,
+}
+
+impl Places<'_, '_> {
+    /// Of a fixed key, by path.
+    fn fixed(&self, path: &str) -> Place {
+        if let Some(node) = self.context.overrides.get(path) {
+            return node.place.clone();
+        }
+        let found = path
+            .split('.')
+            .try_fold(self.root, |node, key| node.get(key));
+        found.map_or_else(|| self.root.place.clone(), |node| node.place.clone())
+    }
+
+    /// Of `keys` under a service, the value where written, else the service.
+    fn service(&self, name: &str, key: &str) -> Place {
+        let field = self.services.get(name);
+        let value = field
+            .and_then(|field| field.node.get(key))
+            .map(|node| node.place.clone());
+        value
+            .or_else(|| field.map(|f| f.key.clone()))
+            .unwrap_or_else(|| self.root.place.clone())
+    }
+}
+
+/// Reports everything that does not fit together.
+pub(crate) fn check(config: &Config, places: &Places<'_, '_>) {
+    registries(config, places);
+    addresses(config, places);
+    hosts(config, places);
+    aliases(config, places);
+}
+
+fn registries(config: &Config, places: &Places<'_, '_>) {
+    let context = places.context;
+    let known: Vec<&str> = places.registries.keys().map(|name| &**name).collect();
+    let unknown = |name: &str, place: &Place| {
+        let help = match suggest::nearest(name, known.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None if known.is_empty() => "no registry is defined under `registries`".to_owned(),
+            None => format!("defined are {}", list(&known)),
+        };
+        let message = format!("registry `{name}` is not defined");
+        context.report(Code::UNKNOWN_REGISTRY, place, message, help);
+    };
+    let defined = |name: &str| places.registries.contains_key(name);
+    if let (Some(field), Some(name)) = (places.default_registry, &config.defaults.registry)
+        && !defined(name)
+    {
+        unknown(name, &field.node.place);
+    }
+    for service in config.services.values() {
+        let own = service.registry != config.defaults.registry;
+        match &service.registry {
+            Some(name) if own && !defined(name) => {
+                unknown(name, &places.service(&service.name, "registry"));
+            }
+            Some(_) => {}
+            None if service.endpoints.is_some() || known.len() == 1 => {}
+            None => {
+                let message = format!(
+                    "service `{}` has no endpoints and no registry",
+                    service.name
+                );
+                let help = if known.is_empty() {
+                    "list `endpoints`, or define a registry under `registries`".to_owned()
+                } else {
+                    format!(
+                        "write `registry:` here or in `defaults`; defined are {}",
+                        list(&known)
+                    )
+                };
+                let place = places.service(&service.name, "");
+                context.report(Code::NO_SOURCE, &place, message, help);
+            }
+        }
+    }
+    if known.len() > 1 && config.auto_discover && config.defaults.registry.is_none() {
+        let message = "`auto_discover` has no registry to look in";
+        let help = "write `defaults.registry`, or `auto_discover: false`";
+        context.report(
+            Code::NO_DEFAULT_REGISTRY,
+            &places.fixed("auto_discover"),
+            message,
+            help,
+        );
+    }
+}
+
+fn addresses(config: &Config, places: &Places<'_, '_>) {
+    let fixed = |key: &str| (key.to_owned(), places.fixed(key));
+    let mut all: Vec<(Listen, (String, Place))> = Vec::new();
+    let mut add = |listen: &Listen, owner: (String, Place)| {
+        if let Some((other, (name, _))) = all.iter().find(|(other, _)| collide(other, listen)) {
+            let (what, place) = &owner;
+            let message = format!(
+                "`{what}` is {}, which `{name}` has ({})",
+                show(listen),
+                show(other)
+            );
+            let help = "give each listener its own port; 0 picks a free one";
+            places
+                .context
+                .report(Code::SAME_ADDRESS, place, message, help);
+        }
+        all.push((listen.clone(), owner));
+    };
+    for listen in &config.listen {
+        add(listen, fixed("listen"));
+    }
+    add(&config.admin.listen, fixed("admin.listen"));
+    let loopback = |port: u16| Listen::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let telemetry = config
+        .telemetry
+        .listen
+        .clone()
+        .unwrap_or_else(|| loopback(15003));
+    add(&telemetry, fixed("telemetry.listen"));
+    for (name, registry) in &config.registries {
+        if let RegistryKind::Embedded(embedded) = &registry.kind
+            && let Some(listen) = &embedded.listen
+        {
+            let field = places.registries.get(name);
+            let place = field.map_or_else(
+                || places.root.place.clone(),
+                |field| {
+                    field
+                        .node
+                        .get("listen")
+                        .map_or_else(|| field.key.clone(), |n| n.place.clone())
+                },
+            );
+            add(listen, (format!("registries.{name}.listen"), place));
+        }
+    }
+    for (name, service) in &config.services {
+        if let Some(port) = service.port {
+            let place = places.service(name, "port");
+            add(&loopback(port), (format!("services.{name}.port"), place));
+        }
+    }
+}
+
+fn hosts(config: &Config, places: &Places<'_, '_>) {
+    let mut owners: BTreeMap<&str, &Service> = BTreeMap::new();
+    for service in config.services.values() {
+        let place = places.service(&service.name, "hosts");
+        for host in &service.hosts {
+            if let Some(owner) = owners.insert(host, service) {
+                let message = if owner.name == service.name {
+                    format!("host `{host}` stands twice in service `{}`", service.name)
+                } else {
+                    format!(
+                        "host `{host}` belongs to `{}` and to `{}`",
+                        owner.name, service.name
+                    )
+                };
+                places
+                    .context
+                    .report(Code::SAME_HOST, &place, message, "keep it in one place");
+            }
+            let shadowed = |message: String, help: &str| {
+                places
+                    .context
+                    .report(Code::HOST_SHADOWED, &place, message, help);
+            };
+            if is_loopback_name(host) {
+                let message = format!("host `{host}` is a loopback name and never matched");
+                shadowed(message, "requests to it name the service in the path");
+            }
+            if **host != *service.name && config.services.contains_key(&**host) {
+                let message = format!(
+                    "host `{host}` of `{}` hides the service `{host}`",
+                    service.name
+                );
+                shadowed(message, "hosts are looked up before names");
+            }
+        }
+    }
+}
+
+/// `localhost`, 127.0.0.0/8 and `[::1]`, with or without a port.
+fn is_loopback_name(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, _)) if !name.contains(':') || name.ends_with(']') => name,
+        _ => host,
+    };
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    bare == "localhost"
+        || bare
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback())
+}
+
+fn aliases(config: &Config, places: &Places<'_, '_>) {
+    let mut groups: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for name in config.services.keys() {
+        groups.entry(host_alias(name)).or_default().push(name);
+    }
+    for (alias, names) in groups.iter().filter(|(_, names)| names.len() > 1) {
+        let place = places.service(names.last().copied().unwrap_or_default(), "");
+        let message = format!("services {} have the same alias `{alias}`", list(names));
+        let help = match names.iter().find(|name| **name == *alias) {
+            Some(_) => "it means the service of that name; address the others by their full names",
+            None => "neither has it; address them by their full names",
+        };
+        places
+            .context
+            .report(Code::SAME_ALIAS, &place, message, help);
+    }
+}
+
+/// The name under which a service is reachable as a host: lower case, every character outside
+/// `a-z0-9.-` becomes `-`, runs of it one. Most names are their own alias.
+pub fn host_alias(name: &str) -> String {
+    let mut alias = String::with_capacity(name.len());
+    let mut replaced = false;
+    for c in name.chars() {
+        let c = c.to_ascii_lowercase();
+        if matches!(c, 'a'..='z' | '0'..='9' | '.' | '-') {
+            alias.push(c);
+            replaced = false;
+        } else if !replaced {
+            if !alias.ends_with('-') {
+                alias.push('-');
+            }
+            replaced = true;
+        }
+    }
+    alias
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aliases_are_legal_hosts() {
+        for (name, want) in [
+            ("DEFAULT_GROUP@@x", "default-group-x"),
+            ("orders", "orders"),
+            ("a__b", "a-b"),
+            ("a--b", "a--b"),
+        ] {
+            assert_eq!(host_alias(name), want);
+        }
+    }
+}

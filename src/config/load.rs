@@ -1,0 +1,282 @@
+//! From files, environment and flags to a [`Config`]. The only file here that reads files; all
+//! problems of all files come back together. Next: `config/policy_files.rs`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::diagnostic::{Code, Diagnostic, Diagnostics, Place, Source};
+use super::document::{self, MAX_BYTES, Node, Value};
+use super::environment::{Environment, Overrides};
+use super::parse::main_file::{MainFile, main_file};
+use super::parse::reader::Context;
+use super::policy_files;
+use super::substitute::substitute;
+use super::types::{Config, PolicySet, Registry};
+
+/// What to load.
+pub struct LoadRequest<'a> {
+    /// `-c`.
+    pub path: Option<PathBuf>,
+    /// Environment variables.
+    pub env: &'a dyn Environment,
+    /// Values of flags.
+    pub flags: Overrides,
+    /// Where the look-up of the main file starts; empty: the current folder.
+    pub folder: PathBuf,
+    /// The policies in force, at a reload: a file that is bad now keeps its last good ones.
+    pub previous: Option<Arc<PolicySet>>,
+}
+
+impl<'a> LoadRequest<'a> {
+    /// The file `path`, or the one that the look-up finds.
+    pub fn new(path: Option<PathBuf>, env: &'a dyn Environment) -> Self {
+        Self {
+            path,
+            env,
+            flags: Overrides::default(),
+            folder: PathBuf::new(),
+            previous: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for LoadRequest<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoadRequest")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Nothing when the main file has an error. Bad policy files are left out of it and listed in
+    /// `policies.rejected`.
+    pub config: Option<Config>,
+    /// Errors and warnings of all files.
+    pub diagnostics: Diagnostics,
+    /// Every file that was opened, the main file first.
+    pub files_read: Vec<PathBuf>,
+    /// The main file; without one the defaults hold.
+    pub main_file: Option<PathBuf>,
+    /// `OUTRIGGER_*` variables that mean nothing.
+    pub ignored_variables: Vec<String>,
+}
+
+/// Loads the configuration.
+pub fn load(request: LoadRequest<'_>) -> Loaded {
+    let LoadRequest {
+        path,
+        env,
+        flags,
+        folder,
+        previous,
+    } = request;
+    let mut overrides = flags;
+    overrides.add_environment(env);
+    let path = path
+        .or_else(|| {
+            env.variable("OUTRIGGER_CONFIG")
+                .filter(|p| !p.is_empty())
+                .map(PathBuf::from)
+        })
+        .map(|path| folder.join(path))
+        .or_else(|| {
+            LOOK_UP
+                .iter()
+                .map(|name| folder.join(name))
+                .find(|path| path.is_file())
+        });
+    let Some(path) = path else {
+        return without_file(env, &overrides);
+    };
+    let shown = shown(&path);
+    let (root, problems) = match read(&path) {
+        Ok(bytes) => document::parse(&bytes, &shown),
+        Err(error) => unreadable(&shown, &error),
+    };
+    let base = path.parent().unwrap_or_else(|| Path::new("")).to_owned();
+    let mut loaded = finish(root, problems, env, &overrides, &base, previous.as_deref());
+    loaded.files_read.insert(0, path.clone());
+    loaded.main_file = Some(path);
+    loaded
+}
+
+/// The main file from a text, shown as `name`; policy files are looked for relative to `folder`,
+/// not at all when it is `None`.
+pub fn parse_str(text: &str, name: &str, env: &dyn Environment, folder: Option<&Path>) -> Loaded {
+    let mut overrides = Overrides::default();
+    overrides.add_environment(env);
+    let (root, problems) = document::parse(text.as_bytes(), name);
+    match folder {
+        Some(folder) => finish(root, problems, env, &overrides, folder, None),
+        None => {
+            let (main, problems, ignored) =
+                read_main(root, problems, env, &overrides, Path::new(""));
+            Loaded {
+                config: main
+                    .filter(|_| !problems.has_errors())
+                    .map(|main| main.config),
+                diagnostics: problems,
+                files_read: Vec::new(),
+                main_file: None,
+                ignored_variables: ignored,
+            }
+        }
+    }
+}
+
+/// Policy files by themselves, for `check`.
+pub fn policies(files: Vec<PathBuf>, env: &dyn Environment) -> (PolicySet, Diagnostics) {
+    let found = policy_files::load_files(files, Path::new(""), env, None);
+    (found.set, found.problems)
+}
+
+impl Config {
+    /// What holds without any file: every default, and the embedded registry to discover in.
+    pub fn builtin() -> Self {
+        let (root, _) = document::parse(b"", "");
+        let overrides = Overrides::default();
+        let context = Context::new(&overrides, Path::new(""));
+        main_file(&context, &root, "localhost")
+            .config
+            .with_embedded_registry()
+    }
+
+    fn with_embedded_registry(self) -> Self {
+        let registry = Registry::builtin();
+        let name = Arc::clone(&registry.name);
+        Self {
+            default_registry: Some(Arc::clone(&name)),
+            registries: BTreeMap::from([(name, registry)]),
+            ..self
+        }
+    }
+}
+
+fn without_file(env: &dyn Environment, overrides: &Overrides) -> Loaded {
+    let (root, problems) = document::parse(b"", "no configuration file");
+    let (main, problems, ignored_variables) =
+        read_main(root, problems, env, overrides, Path::new(""));
+    let config = main.filter(|_| !problems.has_errors());
+    let config = config.map(|main| main.config.with_embedded_registry());
+    Loaded {
+        config,
+        diagnostics: problems,
+        files_read: Vec::new(),
+        main_file: None,
+        ignored_variables,
+    }
+}
+
+fn finish(
+    root: Node,
+    problems: Diagnostics,
+    env: &dyn Environment,
+    overrides: &Overrides,
+    folder: &Path,
+    previous: Option<&PolicySet>,
+) -> Loaded {
+    let (main, mut problems, ignored_variables) = read_main(root, problems, env, overrides, folder);
+    let main_is_good = !problems.has_errors();
+    let mut files_read = Vec::new();
+    let config = main.map(|main| {
+        let found = policy_files::load(&main, folder, env, previous);
+        problems.extend(found.problems);
+        files_read = found.files_read;
+        Config {
+            policies: Arc::new(found.set),
+            ..main.config
+        }
+    });
+    problems.sort();
+    Loaded {
+        config: config.filter(|_| main_is_good),
+        diagnostics: problems,
+        files_read,
+        main_file: None,
+        ignored_variables,
+    }
+}
+
+/// The main file alone, every problem, and the variables that mean nothing. No value comes of a
+/// text that is no YAML.
+fn read_main(
+    mut root: Node,
+    mut problems: Diagnostics,
+    env: &dyn Environment,
+    overrides: &Overrides,
+    folder: &Path,
+) -> (Option<MainFile>, Diagnostics, Vec<String>) {
+    if problems.has_errors() && root.value == Value::Null {
+        return (None, problems, Vec::new());
+    }
+    substitute(&mut root, env, &mut problems);
+    let context = Context::new(overrides, folder);
+    let main = main_file(&context, &root, &env.host_name());
+    let (found, used) = context.finish();
+    problems.extend(found);
+    problems.sort();
+    let ignored = overrides
+        .origins()
+        .filter(|(path, _)| !used.contains(*path))
+        .map(|(_, name)| name.to_owned())
+        .collect();
+    (Some(main), problems, ignored)
+}
+
+/// The bytes of a file, not many more than a configuration may have.
+pub(crate) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::io::Read as _;
+    let file = std::fs::File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(std::io::Error::from(std::io::ErrorKind::IsADirectory));
+    }
+    let mut bytes = Vec::new();
+    let most = u64::try_from(MAX_BYTES)
+        .unwrap_or(u64::MAX)
+        .saturating_add(1);
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+pub(super) fn unreadable(shown: &str, error: &std::io::Error) -> (Node, Diagnostics) {
+    let source = Arc::new(Source {
+        name: shown.to_owned(),
+        text: String::new(),
+        is_file: true,
+    });
+    let place = Place::whole(&source);
+    let mut problems = Diagnostics::default();
+    problems.push(Diagnostic {
+        code: Code::UNREADABLE,
+        place: place.clone(),
+        message: format!("cannot read the file: {error}"),
+        help: String::new(),
+    });
+    (
+        Node {
+            value: Value::Null,
+            place,
+        },
+        problems,
+    )
+}
+
+/// A path as messages tell it.
+pub(super) fn shown(path: &Path) -> String {
+    let path = path.strip_prefix("./").unwrap_or(path);
+    path.display().to_string()
+}
+
+/// Where the main file is looked for when nothing names it.
+const LOOK_UP: [&str; 3] = [
+    "./outrigger.yaml",
+    "./config/outrigger.yaml",
+    "/etc/outrigger/outrigger.yaml",
+];
+
+#[cfg(test)]
+mod tests;

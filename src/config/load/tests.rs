@@ -1,0 +1,240 @@
+use std::time::Duration;
+
+use super::*;
+use crate::config::types::{AttemptTimeout, Listen, RegistryKind};
+
+fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect()
+}
+
+fn write(folder: &Path, files: &[(&str, &str)]) {
+    for (name, text) in files {
+        let path = folder.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+}
+
+const BENCH: &str = r#"version: 1
+listen: 127.0.0.1:0
+workers: 2
+admin: {listen: 127.0.0.1:0}
+telemetry: {listen: 127.0.0.1:0, access_log: {mode: errors, format: json, sink: stdout}}
+app: {name: bench}
+policies: ./policies/*.yaml
+services:
+  bench:
+    hosts: [bench.local]
+    protocol: http1
+    timeout: {attempt: 1s, request: 3s}
+    retry: {max_attempts: 3, retry_on: [connect_failure, refused_stream, reset, attempt_timeout, http_5xx]}
+    endpoints: ["127.0.0.2:9001", "127.0.0.2:9002"]
+"#;
+const BENCH_POLICY: &str =
+    "version: 1\npolicies:\n  - name: bench\n    exception_type: network_and_business\n";
+
+#[test]
+fn loads_a_main_file_with_a_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    write(
+        folder.path(),
+        &[
+            ("outrigger.yaml", BENCH),
+            ("policies/bench.yaml", BENCH_POLICY),
+        ],
+    );
+    let env = env(&[]);
+    let loaded = load(LoadRequest::new(
+        Some(folder.path().join("outrigger.yaml")),
+        &env,
+    ));
+    assert!(loaded.diagnostics.is_empty(), "{}", loaded.diagnostics);
+    let config = loaded.config.unwrap();
+    let bench = &config.services["bench"];
+    assert_eq!(
+        bench.timeout.attempt,
+        AttemptTimeout::After(Duration::from_secs(1))
+    );
+    assert_eq!(bench.retry.retry_on.http_5xx.count_ones(), 100);
+    assert_eq!(bench.endpoints.as_ref().map(|e| e.len()), Some(2));
+    let policy = &config.policies.entries[0].policy;
+    assert_eq!(
+        (&*policy.name, &*policy.origin),
+        ("bench", "policies/bench.yaml:3")
+    );
+    assert_eq!(loaded.files_read.len(), 2);
+}
+
+#[test]
+fn without_a_file_the_embedded_registry_is_discovered_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let env = env(&[("OUTRIGGER_LISTEN", "127.0.0.1:0"), ("HOSTNAME", "box")]);
+    let loaded = load(LoadRequest {
+        folder: folder.path().to_owned(),
+        ..LoadRequest::new(None, &env)
+    });
+    let config = loaded.config.unwrap();
+    assert!(config.auto_discover && loaded.main_file.is_none());
+    assert!(matches!(
+        config.registries["embedded"].kind,
+        RegistryKind::Embedded(_)
+    ));
+    assert_eq!(config.listen, [Listen::Tcp("127.0.0.1:0".parse().unwrap())]);
+    assert_eq!(&*config.app.name, "box");
+    assert_eq!(Config::builtin().listen, [Listen::Localhost(15001)]);
+}
+
+#[test]
+fn a_flag_outranks_a_variable_and_that_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &[("outrigger.yaml", BENCH)]);
+    let env = env(&[
+        ("OUTRIGGER_WORKERS", "3"),
+        ("OUTRIGGER_LISTEN", "[127.0.0.1:1, 'localhost:2']"),
+        ("OUTRIGGER_TELEMETRY__LISTEN", "[::]:0"),
+        ("OUTRIGGER_ADMIN__LISTEN", "127.0.0.1:3"),
+        ("OUTRIGGER_DEFAULTS__TIMEOUT__IDLE", "5s"),
+        ("OUTRIGGER_ADMIN", "127.0.0.1:9"),
+        ("OUTRIGGER_PORT", "tcp://10.0.0.1:80"),
+        ("OUTRIGGER_SERVICES__BENCH__PORT", "7"),
+        ("OUTRIGGER_LOG__LEVEL", ""),
+    ]);
+    let mut flags = Overrides::default();
+    flags.flag("--admin", "admin.listen", &["unix:/run/a.sock".to_owned()]);
+    let path = Some(folder.path().join("outrigger.yaml"));
+    let loaded = load(LoadRequest {
+        flags,
+        ..LoadRequest::new(path, &env)
+    });
+    let config = loaded.config.unwrap();
+    assert_eq!(config.workers, Some(3));
+    assert_eq!(config.listen.len(), 2);
+    assert_eq!(
+        config.telemetry.listen,
+        Some(Listen::Tcp("[::]:0".parse().unwrap()))
+    );
+    assert_eq!(config.admin.listen, Listen::Unix("/run/a.sock".into()));
+    assert_eq!(
+        config.services["bench"].timeout.idle,
+        Some(Duration::from_secs(5))
+    );
+    assert_eq!(config.services["bench"].port, None);
+    assert_eq!(
+        loaded.ignored_variables,
+        ["OUTRIGGER_PORT", "OUTRIGGER_SERVICES__BENCH__PORT"]
+    );
+}
+
+#[test]
+fn a_bad_variable_is_named() {
+    let env = env(&[("OUTRIGGER_WORKERS", "many"), ("OUTRIGGER_STATE_FILE", "x")]);
+    let loaded = parse_str("", "m.yaml", &env, None);
+    let text = loaded.diagnostics.to_string();
+    assert!(loaded.config.is_none());
+    assert!(
+        text.contains("--> OUTRIGGER_WORKERS") && text.contains("`state_file` is not sup"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_main_file_is_looked_up_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let none = env(&[]);
+    let find = |env: &BTreeMap<String, String>| {
+        let request = LoadRequest {
+            folder: folder.path().to_owned(),
+            ..LoadRequest::new(None, env)
+        };
+        let loaded = load(request);
+        let found = loaded
+            .main_file
+            .map(|path| path.strip_prefix(folder.path()).unwrap().to_owned());
+        (found, loaded.config.is_some())
+    };
+    write(
+        folder.path(),
+        &[("config/outrigger.yaml", ""), ("other.yaml", "")],
+    );
+    assert_eq!(find(&none), (Some("config/outrigger.yaml".into()), true));
+    write(folder.path(), &[("outrigger.yaml", "")]);
+    assert_eq!(find(&none), (Some("outrigger.yaml".into()), true));
+    assert_eq!(
+        find(&env(&[("OUTRIGGER_CONFIG", "other.yaml")])),
+        (Some("other.yaml".into()), true)
+    );
+    // A file that was asked for and is not there is an error, never the next one.
+    assert_eq!(
+        find(&env(&[("OUTRIGGER_CONFIG", "gone.yaml")])),
+        (Some("gone.yaml".into()), false)
+    );
+}
+
+#[test]
+fn paths_start_at_the_folder_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let main = "registries: {f: {kind: file, path: ./e.yaml}}\nadmin: {token_file: /run/t}\n";
+    write(folder.path(), &[("outrigger.yaml", main)]);
+    let env = env(&[]);
+    let config = load(LoadRequest::new(
+        Some(folder.path().join("outrigger.yaml")),
+        &env,
+    ))
+    .config
+    .unwrap();
+    let want = RegistryKind::File {
+        path: folder.path().join("./e.yaml"),
+    };
+    assert_eq!(config.registries["f"].kind, want);
+    assert_eq!(config.admin.token_file, Some("/run/t".into()));
+}
+
+#[test]
+fn at_a_reload_the_last_good_version_of_a_policy_file_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = |config: &Config| -> Vec<String> {
+        config
+            .policies
+            .entries
+            .iter()
+            .map(|e| e.policy.name.to_string())
+            .collect()
+    };
+    write(
+        folder.path(),
+        &[
+            ("outrigger.yaml", ""),
+            ("policies/a.yaml", "policies: [{name: a}]\n"),
+            (
+                "policies/b.yaml",
+                "policies: [{name: b, apply_to: {upstreams: b}}]\n",
+            ),
+            ("policies/..data.yaml", "policies: 3\n"),
+        ],
+    );
+    let env = env(&[]);
+    let path = Some(folder.path().join("outrigger.yaml"));
+    let first = load(LoadRequest::new(path.clone(), &env)).config.unwrap();
+    assert_eq!(names(&first), ["a", "b"]);
+    write(
+        folder.path(),
+        &[("policies/a.yaml", "policies: [{name: a, mode: x}]\n")],
+    );
+    let previous = Some(Arc::clone(&first.policies));
+    let second = load(LoadRequest {
+        previous,
+        ..LoadRequest::new(path.clone(), &env)
+    });
+    let config = second.config.unwrap();
+    assert_eq!(
+        (names(&config), config.policies.rejected.len()),
+        (vec!["a".into(), "b".into()], 1)
+    );
+    assert_eq!(
+        names(&load(LoadRequest::new(path, &env)).config.unwrap()),
+        ["b"]
+    );
+}

@@ -1,0 +1,171 @@
+//! The top level of the main file, and what only shows when all of it is read: references to
+//! registries, two listeners with one address, two services with one host.
+//! Next: `parse/service.rs`, `parse/registry.rs`, `config/cross.rs`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::app::{admin, app};
+use super::limits::limits;
+use super::reader::{Context, Field, Map};
+use super::registry::registry;
+use super::service::{defaults, service};
+use super::telemetry::{log, telemetry};
+use super::value::{Span, integer};
+use crate::config::cross;
+use crate::config::diagnostic::{Code, Place};
+use crate::config::document::Node;
+use crate::config::types::{Config, Listen, PolicySet, Registry, Service};
+
+/// What the main file says, and the policy globs with their places.
+pub(crate) struct MainFile {
+    /// Everything but the policies.
+    pub(crate) config: Config,
+    /// Globs of policy files, relative to the folder of the main file.
+    pub(crate) policies: Vec<(String, Place)>,
+    /// Whether the globs are written (the default one may match nothing).
+    pub(crate) policies_written: bool,
+}
+
+/// Reads the main file.
+pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> MainFile {
+    let map = Map::root(context, root, true);
+    version(&map);
+    map.later(&["debug_headers", "passthrough", "cache_dir", "state_file"]);
+    let startup = map.child("startup");
+    let registry_wait =
+        startup.duration("registry_wait", Duration::from_secs(30), Span::ZERO_OR_MORE);
+    startup.finish();
+    let discovery_wait = Duration::from_secs(2);
+    let defaults_map = map.child("defaults");
+    let default_registry = defaults_map.field("registry");
+    let defaults = Arc::new(defaults(defaults_map));
+    let (registries, registry_places) = registries(&map);
+    let (services, service_places) = services(&map, &defaults);
+    let policies_field = map.field("policies");
+    let listen_field = map.field("listen");
+    let config = Config {
+        listen: listen_field
+            .as_ref()
+            .map_or_else(|| vec![Listen::Localhost(15001)], listen),
+        workers: map.field("workers").and_then(|field| workers(&field)),
+        self_lag: map.duration("self_lag", Duration::from_millis(100), Span::POSITIVE),
+        admin: admin(map.child("admin")),
+        telemetry: telemetry(map.child("telemetry")),
+        log: log(map.child("log")),
+        browser_guard: map.boolean("browser_guard", true),
+        registry_wait,
+        discovery_wait: map.duration("discovery_wait", discovery_wait, Span::ZERO_OR_MORE),
+        auto_discover: map.boolean("auto_discover", true),
+        limits: limits(map.child("limits")),
+        app: app(map.child("app"), host_name),
+        default_registry: defaults.registry.clone().or_else(|| only(&registries)),
+        registries,
+        defaults,
+        services,
+        policies: Arc::new(PolicySet::default()),
+    };
+    cross::check(
+        &config,
+        &cross::Places {
+            context,
+            root,
+            default_registry: default_registry.as_ref(),
+            registries: &registry_places,
+            services: &service_places,
+        },
+    );
+    let policies_written = policies_field.is_some();
+    let policies = policies_field.and_then(|field| field.one_or_more());
+    let policies: Vec<(String, Place)> = match policies {
+        Some(items) => items
+            .iter()
+            .filter_map(|item| Some((item.text()?.to_owned(), item.node.place.clone())))
+            .collect(),
+        None => vec![(DEFAULT_POLICIES.to_owned(), root.place.clone())],
+    };
+    map.finish();
+    MainFile {
+        config,
+        policies,
+        policies_written,
+    }
+}
+
+const DEFAULT_POLICIES: &str = "./policies/*.yaml";
+
+/// `version`: the only one there is.
+pub(crate) fn version(map: &Map<'_>) {
+    let Some(field) = map.field("version") else {
+        return;
+    };
+    let Some(text) = field.text() else { return };
+    if text != "1" {
+        let help = "this version of Outrigger reads `version: 1`";
+        field.report(Code::VERSION, format!("file format `{text}`"), help);
+    }
+}
+
+fn listen(field: &Field<'_>) -> Vec<Listen> {
+    let items = field.one_or_more();
+    if items.as_ref().is_some_and(Vec::is_empty) {
+        field.wrong(
+            Code::EMPTY,
+            "no address to listen on",
+            "write `localhost:15001`",
+        );
+    }
+    items
+        .unwrap_or_default()
+        .iter()
+        .filter_map(Field::listen)
+        .collect()
+}
+
+fn workers(field: &Field<'_>) -> Option<u16> {
+    let text = field.text()?;
+    if text == "auto" {
+        return None;
+    }
+    let number = field.convert(Code::NUMBER, |text| {
+        integer(text, &(1..=64)).map_err(|(what, help)| (what, format!("`auto`, or {help}")))
+    })?;
+    u16::try_from(number).ok()
+}
+
+type Named<'a, T> = (BTreeMap<Arc<str>, T>, BTreeMap<Arc<str>, Field<'a>>);
+
+fn registries<'a>(map: &Map<'a>) -> Named<'a, Registry> {
+    let mut found = BTreeMap::new();
+    let mut places = BTreeMap::new();
+    let Some(field) = map.named("registries") else {
+        return (found, places);
+    };
+    for (name, field) in field.map().entries() {
+        if let Some(registry) = registry(name, &field) {
+            found.insert(Arc::from(name), registry);
+        }
+        places.insert(Arc::from(name), field);
+    }
+    (found, places)
+}
+
+fn services<'a>(map: &Map<'a>, defaults: &Service) -> Named<'a, Arc<Service>> {
+    let mut found = BTreeMap::new();
+    let mut places = BTreeMap::new();
+    let Some(field) = map.named("services") else {
+        return (found, places);
+    };
+    for (name, field) in field.map().entries() {
+        found.insert(Arc::from(name), Arc::new(service(name, &field, defaults)));
+        places.insert(Arc::from(name), field);
+    }
+    (found, places)
+}
+
+/// The only registry there is.
+fn only(registries: &BTreeMap<Arc<str>, Registry>) -> Option<Arc<str>> {
+    let mut names = registries.keys();
+    names.next().filter(|_| names.next().is_none()).cloned()
+}

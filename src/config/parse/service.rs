@@ -1,0 +1,241 @@
+//! `defaults` and `services.NAME`. A service is read on top of the defaults: every key that is not
+//! written keeps their value, so maps merge deeply and a list replaces.
+
+use std::sync::Arc;
+
+use super::endpoint::endpoints;
+use super::health::health_check;
+use super::reader::{Field, Map};
+use super::retry::{pool, retry, timeouts};
+use super::value::{Wrong, integer};
+use crate::config::diagnostic::Code;
+use crate::config::suggest;
+use crate::config::types::{
+    ForwardedHeaders, HostHeader, LoadBalancer, Pool, Protocol, Retry, Service, Timeouts, Via,
+    WhenAllUnhealthy,
+};
+
+/// `defaults`.
+pub(crate) fn defaults(map: Map<'_>) -> Service {
+    let service = common(&map, &Service::builtin());
+    map.finish();
+    service
+}
+
+/// `services.NAME`.
+pub(crate) fn service(name: &str, field: &Field<'_>, defaults: &Service) -> Service {
+    if let Err((what, help)) = check_name(name) {
+        let message = format!("service name `{name}` {what}");
+        field.context.report(Code::NAME, &field.key, message, help);
+    }
+    let map = field.map();
+    let hosts = map.field("hosts").and_then(|field| field.one_or_more());
+    let static_list = map.field("endpoints").and_then(|field| endpoints(&field));
+    let port = map.field("port").and_then(|field| {
+        let port = field.convert(Code::NUMBER, |text| integer(text, &(0..=65_535)))?;
+        u16::try_from(port).ok()
+    });
+    let service = Service {
+        name: Arc::from(name),
+        hosts: hosts.unwrap_or_default().iter().filter_map(host).collect(),
+        endpoints: static_list,
+        registry_name: map.text("registry_name"),
+        port,
+        ..common(&map, defaults)
+    };
+    map.finish();
+    service
+}
+
+/// The keys that a service and the defaults have in common.
+fn common(map: &Map<'_>, base: &Service) -> Service {
+    map.later(&[
+        "hedge",
+        "circuit_breaker",
+        "bulkhead",
+        "fallback",
+        "routes",
+        "hash",
+        "subset",
+        "locality",
+        "slow_start",
+    ]);
+    let protocols = [
+        ("auto", Protocol::Auto),
+        ("http1", Protocol::Http1),
+        ("http2", Protocol::Http2),
+        ("grpc", Protocol::Grpc),
+    ];
+    let balancers = [
+        ("p2c_least_request", LoadBalancer::P2cLeastRequest),
+        ("round_robin", LoadBalancer::RoundRobin),
+        ("random", LoadBalancer::Random),
+    ];
+    let unhealthy = [
+        ("use_all", WhenAllUnhealthy::UseAll),
+        ("refuse", WhenAllUnhealthy::Refuse),
+    ];
+    let forwarded = [
+        ("none", ForwardedHeaders::None),
+        ("append", ForwardedHeaders::Append),
+    ];
+    let via = [
+        ("response", Via::Response),
+        ("both", Via::Both),
+        ("none", Via::None),
+    ];
+    let check = map.field("health_check");
+    Service {
+        name: Arc::clone(&base.name),
+        hosts: Vec::new(),
+        endpoints: None,
+        registry: map
+            .field("registry")
+            .and_then(|f| registry(&f))
+            .or_else(|| base.registry.clone()),
+        registry_name: None,
+        namespace: map.text("namespace").or_else(|| base.namespace.clone()),
+        group: map.text("group").or_else(|| base.group.clone()),
+        clusters: map.texts("clusters").or_else(|| base.clusters.clone()),
+        port: None,
+        protocol: map.choice("protocol", base.protocol, &protocols, &["dubbo2"]),
+        host_header: map
+            .field("host_header")
+            .and_then(|f| host_header(&f))
+            .unwrap_or_else(|| base.host_header.clone()),
+        load_balancer: map.choice(
+            "load_balancer",
+            base.load_balancer,
+            &balancers,
+            &["peak_ewma", "ring_hash", "maglev"],
+        ),
+        timeout: timeouts(map.child("timeout"), &base.timeout),
+        retry: retry(map.child("retry"), &base.retry),
+        pool: pool(map.child("pool"), &base.pool),
+        health_check: match check {
+            Some(field) => health_check(&field, base.health_check.as_ref()),
+            None => base.health_check.clone(),
+        },
+        when_all_unhealthy: map.choice(
+            "when_all_unhealthy",
+            base.when_all_unhealthy,
+            &unhealthy,
+            &[],
+        ),
+        forwarded_headers: map.choice("forwarded_headers", base.forwarded_headers, &forwarded, &[]),
+        via: map.choice("via", base.via, &via, &[]),
+    }
+}
+
+/// The name of one registry; that it exists is checked when all are known.
+fn registry(field: &Field<'_>) -> Option<Arc<str>> {
+    if let crate::config::document::Value::Sequence(items) = &field.node.value
+        && items.len() != 1
+    {
+        field.wrong(
+            Code::NOT_YET,
+            "a list of registries is not supported yet",
+            "name one for now",
+        );
+        return None;
+    }
+    field
+        .one_or_more()?
+        .first()
+        .and_then(Field::text)
+        .map(Arc::from)
+}
+
+fn host_header(field: &Field<'_>) -> Option<HostHeader> {
+    const WORDS: [&str; 4] = ["auto", "keep", "service", "instance"];
+    match field.text()? {
+        "auto" => Some(HostHeader::Auto),
+        "keep" => Some(HostHeader::Keep),
+        "service" => Some(HostHeader::Service),
+        "instance" => Some(HostHeader::Instance),
+        text => match suggest::nearest(text, WORDS) {
+            Some(near) if !text.contains(['.', ':']) => {
+                let what = format!("`{text}` looks like a slip");
+                field.wrong(
+                    Code::UNKNOWN_VALUE,
+                    &what,
+                    format!("did you mean `{near}`?"),
+                );
+                None
+            }
+            _ => host(field).map(HostHeader::Text),
+        },
+    }
+}
+
+/// `host` or `host:port`, in lower case.
+fn host(field: &Field<'_>) -> Option<Arc<str>> {
+    field.convert(Code::NAME, |text| {
+        let wrong = |help: &str| Err((format!("`{text}` is no host"), help.to_owned()));
+        if text.contains("://") || text.contains('/') {
+            return wrong("write only `host` or `host:port`, without scheme and path");
+        }
+        if text.contains('*') {
+            return wrong("globs are not possible here; list the hosts");
+        }
+        let (name, port) = match text.rsplit_once(':') {
+            Some((name, port)) if name.ends_with(']') || !name.contains(':') => (name, Some(port)),
+            _ => (text, None),
+        };
+        if port.is_some_and(|port| {
+            port.parse::<u16>().is_ok_and(|n| n == 0) || port.parse::<u16>().is_err()
+        }) {
+            return wrong("the port is a number from 1 to 65535");
+        }
+        let bare = name.trim_start_matches('[').trim_end_matches(']');
+        let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b':');
+        if bare.is_empty() || bare.len() > 253 || !bare.bytes().all(good) {
+            return wrong("write `host` or `host:port`");
+        }
+        Ok(Arc::from(text.to_ascii_lowercase()))
+    })
+}
+
+fn check_name(name: &str) -> Result<(), Wrong> {
+    let wrong = |what: &str, help: &str| Err((what.to_owned(), help.to_owned()));
+    if name.is_empty() {
+        return wrong("is empty", "give it a name");
+    }
+    if name.len() > 255 {
+        return wrong("is too long", "at most 255 bytes");
+    }
+    if name.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {
+        return wrong(
+            "has a `/` or a space",
+            "it is a path segment and a host; see `registry_name`",
+        );
+    }
+    Ok(())
+}
+
+impl Service {
+    /// What holds where nothing is written.
+    pub(crate) fn builtin() -> Self {
+        Self {
+            name: Arc::from(""),
+            hosts: Vec::new(),
+            endpoints: None,
+            registry: None,
+            registry_name: None,
+            namespace: None,
+            group: None,
+            clusters: None,
+            port: None,
+            protocol: Protocol::Auto,
+            host_header: HostHeader::Auto,
+            load_balancer: LoadBalancer::P2cLeastRequest,
+            timeout: Timeouts::builtin(),
+            retry: Retry::builtin(),
+            pool: Pool::builtin(),
+            health_check: None,
+            when_all_unhealthy: WhenAllUnhealthy::UseAll,
+            forwarded_headers: ForwardedHeaders::None,
+            via: Via::Response,
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The policy files that the globs of the main file name. Each stands alone: one with an error is
+//! left out (its last good version stays at a reload) and the others load.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::diagnostic::{Code, Diagnostic, Diagnostics};
+use super::document;
+use super::environment::{Environment, Overrides};
+use super::load::{read, shown, unreadable};
+use super::parse::main_file::MainFile;
+use super::parse::policy::policy_file;
+use super::parse::reader::Context;
+use super::substitute::substitute;
+use super::types::{PolicyEntry, PolicySet, RejectedFile};
+
+/// What the globs led to.
+pub(super) struct Found {
+    pub(super) set: PolicySet,
+    pub(super) problems: Diagnostics,
+    pub(super) files_read: Vec<PathBuf>,
+}
+
+/// Loads every file that `main` names, in the order of their paths.
+pub(super) fn load(
+    main: &MainFile,
+    folder: &Path,
+    env: &dyn Environment,
+    previous: Option<&PolicySet>,
+) -> Found {
+    let mut problems = Diagnostics::default();
+    let mut files: Vec<PathBuf> = Vec::new();
+    for (glob, place) in &main.policies {
+        let found = expand(folder, Path::new(glob));
+        if found.is_empty() && main.policies_written {
+            problems.push(Diagnostic {
+                code: Code::NO_MATCH,
+                place: place.clone(),
+                message: format!("`{glob}` matches no file"),
+                help: "the built-in policy holds where no other does".to_owned(),
+            });
+        }
+        files.extend(found);
+    }
+    files.sort();
+    files.dedup();
+    let Found {
+        set,
+        problems: more,
+        files_read,
+    } = load_files(files, folder, env, previous);
+    problems.extend(more);
+    Found {
+        set,
+        problems,
+        files_read,
+    }
+}
+
+/// Loads `files` in this order; `origin` of their policies is relative to `folder`.
+pub(super) fn load_files(
+    files: Vec<PathBuf>,
+    folder: &Path,
+    env: &dyn Environment,
+    previous: Option<&PolicySet>,
+) -> Found {
+    let (set, problems) = (PolicySet::default(), Diagnostics::default());
+    let mut found = Found {
+        set,
+        problems,
+        files_read: Vec::new(),
+    };
+    for path in files {
+        one_file(path, folder, env, previous, &mut found);
+    }
+    found
+}
+
+fn one_file(
+    path: PathBuf,
+    folder: &Path,
+    env: &dyn Environment,
+    previous: Option<&PolicySet>,
+    found: &mut Found,
+) {
+    let (entries, mut problems) = parse_file(&path, folder, env);
+    if !problems.has_errors() {
+        for (entry, place) in &entries {
+            let others = found.set.entries.iter();
+            let earlier = entries
+                .iter()
+                .map(|(e, _)| e)
+                .take_while(|e| !std::ptr::eq(*e, entry));
+            for other in others.chain(earlier) {
+                if let Some((code, message, help)) = clash(entry, other) {
+                    problems.push(Diagnostic {
+                        code,
+                        place: place.clone(),
+                        message,
+                        help,
+                    });
+                }
+            }
+        }
+    }
+    problems.sort();
+    found.files_read.push(path.clone());
+    if problems.has_errors() {
+        let reasons = problems.errors().map(Diagnostic::line).collect();
+        if let Some(previous) = previous {
+            let kept = previous.entries.iter().filter(|entry| entry.file == path);
+            let kept: Vec<PolicyEntry> = kept
+                .filter(|kept| {
+                    found
+                        .set
+                        .entries
+                        .iter()
+                        .all(|entry| clash(kept, entry).is_none())
+                })
+                .cloned()
+                .collect();
+            found.set.entries.extend(kept);
+        }
+        found.set.rejected.push(RejectedFile {
+            path,
+            problems: reasons,
+        });
+    } else {
+        found
+            .set
+            .entries
+            .extend(entries.into_iter().map(|(entry, _)| entry));
+        found.set.active_files.push(path);
+    }
+    found.problems.extend(problems);
+}
+
+/// One policy file by itself.
+fn parse_file(
+    path: &Path,
+    folder: &Path,
+    env: &dyn Environment,
+) -> (Vec<(PolicyEntry, super::diagnostic::Place)>, Diagnostics) {
+    let name = shown(path);
+    let (mut root, mut problems) = match read(path) {
+        Ok(bytes) => document::parse(&bytes, &name),
+        Err(error) => unreadable(&name, &error),
+    };
+    if problems.has_errors() && root.value == document::Value::Null {
+        return (Vec::new(), problems);
+    }
+    substitute(&mut root, env, &mut problems);
+    let overrides = Overrides::default();
+    let context = Context::new(&overrides, path.parent().unwrap_or_else(|| Path::new("")));
+    let origin = shown(path.strip_prefix(folder).unwrap_or(path));
+    let entries = policy_file(&context, &root, path, &origin);
+    problems.extend(context.finish().0);
+    (entries, problems)
+}
+
+/// Why `entry` cannot stand beside an earlier one.
+fn clash(entry: &PolicyEntry, other: &PolicyEntry) -> Option<(Code, String, String)> {
+    let (name, theirs) = (&entry.policy.name, &other.policy.origin);
+    if *name == other.policy.name {
+        let message = format!("policy `{name}` exists already ({theirs})");
+        return Some((
+            Code::SAME_POLICY_NAME,
+            message,
+            "names are unique over all files".to_owned(),
+        ));
+    }
+    let patterns = |e: &PolicyEntry| {
+        (
+            e.upstreams.clone(),
+            e.consumers.clone(),
+            e.namespaces.clone(),
+            e.protocols.clone(),
+        )
+    };
+    if patterns(entry) == patterns(other) {
+        let message = format!(
+            "policy `{name}` applies to the same as `{}` ({theirs})",
+            other.policy.name
+        );
+        return Some((
+            Code::SAME_PATTERNS,
+            message,
+            "change `apply_to` of one of them".to_owned(),
+        ));
+    }
+    None
+}
+
+/// The files that `glob` matches, sorted; `*` and `?` match inside one part of the path, never a
+/// leading dot (a Kubernetes mount has `..data` beside the files).
+fn expand(folder: &Path, glob: &Path) -> Vec<PathBuf> {
+    let mut paths = vec![folder.to_owned()];
+    for part in glob.components() {
+        let name = match part {
+            Component::Normal(name) => name.to_string_lossy(),
+            Component::CurDir => continue,
+            Component::Prefix(_) | Component::RootDir | Component::ParentDir => {
+                paths = paths.iter().map(|path| path.join(part)).collect();
+                continue;
+            }
+        };
+        if !name.contains(['*', '?']) {
+            paths = paths.iter().map(|path| path.join(part)).collect();
+            continue;
+        }
+        let pattern: Vec<char> = name.chars().collect();
+        let mut next = Vec::new();
+        for path in &paths {
+            let folder = if path.as_os_str().is_empty() {
+                Path::new(".")
+            } else {
+                path
+            };
+            let Ok(entries) = std::fs::read_dir(folder) else {
+                continue;
+            };
+            for entry in entries.flatten() {
+                let name = entry.file_name();
+                let chars: Vec<char> = name.to_string_lossy().chars().collect();
+                if chars.first() != Some(&'.') && wildcard(&pattern, &chars) {
+                    next.push(path.join(&name));
+                }
+            }
+        }
+        paths = next;
+    }
+    paths.retain(|path| path.is_file());
+    paths.sort();
+    paths
+}
+
+/// `*` any run, `?` one character; linear in both.
+fn wildcard(pattern: &[char], name: &[char]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    let mut retry: Option<(usize, usize)> = None;
+    while let Some(c) = name.get(n) {
+        match pattern.get(p) {
+            Some('*') => {
+                retry = Some((p + 1, n));
+                p += 1;
+            }
+            Some(expected) if *expected == '?' || expected == c => {
+                p += 1;
+                n += 1;
+            }
+            Some(_) | None => match retry {
+                Some((after_star, from)) => {
+                    p = after_star;
+                    n = from + 1;
+                    retry = Some((after_star, from + 1));
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern.iter().skip(p).all(|c| *c == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards() {
+        let chars = |text: &str| text.chars().collect::<Vec<char>>();
+        for (pattern, name, want) in [
+            ("*.yaml", "a.yaml", true),
+            ("*.yaml", "a.yml", false),
+            ("p?-*.yaml", "p1-x.yaml", true),
+            ("*a*b", "xaybzb", true),
+            ("*", "", true),
+            ("?", "", false),
+        ] {
+            assert_eq!(
+                wildcard(&chars(pattern), &chars(name)),
+                want,
+                "{pattern} {name}"
+            );
+        }
+    }
+}
