@@ -3,5 +3,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod discovery;
 pub mod endpoint;
 pub mod outlier;
+pub mod registry;
