@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::subscription::{Answer, Failure, Subscription};
-use crate::registry::EmbeddedRegistry;
+use crate::registry::model::{DEFAULT_GROUP, DEFAULT_NAMESPACE};
+use crate::registry::{EmbeddedRegistry, ServiceKey};
 
 /// Ours, if it runs here.
 #[derive(Clone, Debug)]
@@ -21,9 +22,10 @@ impl EmbeddedSource {
     }
 
     pub(super) fn names(&self) -> Result<Vec<Arc<str>>, Failure> {
-        self.0
-            .as_ref()
-            .map_or_else(|| Err(absent()), |registry| Ok(registry.default_names()))
+        self.0.as_ref().map_or_else(
+            || Err(absent()),
+            |registry| Ok(registry.names(DEFAULT_NAMESPACE, DEFAULT_GROUP)),
+        )
     }
 
     pub(super) async fn follow(self, mut subscription: Subscription) {
@@ -32,11 +34,17 @@ impl EmbeddedSource {
             return subscription.closed().await;
         };
         let query = &subscription.query;
-        let service = registry.service(
+        let service = match ServiceKey::new(
             query.namespace.as_deref(),
             query.group.as_deref(),
             &query.registry_name,
-        );
+        ) {
+            Ok(service) => service,
+            Err(refusal) => {
+                subscription.failed(&Failure::Refused(refusal.to_string()));
+                return subscription.closed().await;
+            }
+        };
         let clusters = query.clusters.clone().unwrap_or_default();
         let mut changes = registry.watch(&service);
         loop {
