@@ -223,11 +223,11 @@ impl Table {
     }
 
     /// The instances of a service in the order of their registration; `None`: no such service.
-    pub fn list(
-        &mut self,
+    pub fn list<'a>(
+        &'a mut self,
         key: &ServiceKey,
         now: Timestamp,
-    ) -> Option<impl Iterator<Item = &Instance>> {
+    ) -> Option<impl Iterator<Item = &'a Instance> + use<'a>> {
         self.expire(now);
         self.services.get(key).map(Service::instances)
     }
