@@ -63,12 +63,7 @@ impl Sub<Duration> for Timestamp {
 
 impl fmt::Debug for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}.{:09}s",
-            self.0 / 1_000_000_000,
-            self.0 % 1_000_000_000
-        )
+        write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
     }
 }
 
@@ -80,25 +75,14 @@ pub struct Clock {
 
 impl Clock {
     /// A clock whose origin is now.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the one place that reads the monotonic clock"
-    )]
-    #[expect(
-        clippy::new_without_default,
-        reason = "an origin is a choice, not a default"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the monotonic clock")]
+    #[expect(clippy::new_without_default, reason = "an origin is a choice, not a default")]
     pub fn new() -> Self {
-        Self {
-            origin: tokio::time::Instant::now(),
-        }
+        Self { origin: tokio::time::Instant::now() }
     }
 
     /// Now.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the one place that reads the monotonic clock"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the monotonic clock")]
     pub fn now(&self) -> Timestamp {
         let since = tokio::time::Instant::now().duration_since(self.origin);
         Timestamp::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
@@ -113,10 +97,7 @@ impl Clock {
 }
 
 /// Wall time now, for log stamps and certificates only.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one place that reads the wall clock"
-)]
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 pub fn wall_now() -> SystemTime {
     SystemTime::now()
 }

@@ -5,5 +5,6 @@ pub mod clock;
 pub mod config;
 pub mod discovery;
 pub mod endpoint;
+pub mod http_client;
 pub mod outlier;
 pub mod registry;

@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
 
-pub use model::{InstanceKey, Patch, Refusal, Registration, ServiceKey};
+pub use model::{InstanceKey, Patch, Refusal, Registration, ServiceKey, Target};
 pub use service::Instance;
 
 use crate::clock::{Clock, Timestamp};
@@ -101,19 +101,13 @@ impl EmbeddedRegistry {
     }
 
     /// Renews a lease; the interval until the next beat, or `None` when there is no such instance.
-    pub fn beat(
-        &self,
-        key: &ServiceKey,
-        ip: &str,
-        port: u16,
-        cluster: Option<&str>,
-    ) -> Option<Duration> {
-        self.with(|table, now| table.beat(key, ip, port, cluster, now))
+    pub fn beat(&self, key: &ServiceKey, target: Target<'_>) -> Option<Duration> {
+        self.with(|table, now| table.beat(key, target, now))
     }
 
     /// Removes an instance; false when there was none.
-    pub fn deregister(&self, key: &ServiceKey, instance: &InstanceKey, ephemeral: bool) -> bool {
-        self.with(|table, now| table.deregister(key, instance, ephemeral, now))
+    pub fn deregister(&self, key: &ServiceKey, target: Target<'_>, ephemeral: bool) -> bool {
+        self.with(|table, now| table.deregister(key, target, ephemeral, now))
     }
 
     /// An operator's change.
@@ -123,10 +117,10 @@ impl EmbeddedRegistry {
     pub fn patch(
         &self,
         key: &ServiceKey,
-        instance: &InstanceKey,
-        patch: Patch,
+        target: Target<'_>,
+        patch: &Patch,
     ) -> Result<(), Refusal> {
-        self.with(|table, now| table.patch(key, instance, patch, now))
+        self.with(|table, now| table.patch(key, target, patch, now))
     }
 
     /// The endpoints of a service in the order of registration, disabled and unhealthy ones too;

@@ -33,12 +33,9 @@ impl Address {
             }
             return Ok(Self::from(socket));
         }
-        let (host, port) = text
-            .rsplit_once(':')
-            .ok_or_else(|| AddressError::Port(text.to_owned()))?;
-        let port: u16 = port
-            .parse()
-            .map_err(|_| AddressError::Port(text.to_owned()))?;
+        let (host, port) =
+            text.rsplit_once(':').ok_or_else(|| AddressError::Port(text.to_owned()))?;
+        let port: u16 = port.parse().map_err(|_| AddressError::Port(text.to_owned()))?;
         Self::from_parts(host, port)
     }
 
@@ -50,10 +47,7 @@ impl Address {
         if port == 0 {
             return Err(AddressError::Port(format!("{host}:{port}")));
         }
-        let bare = host
-            .strip_prefix('[')
-            .and_then(|h| h.strip_suffix(']'))
-            .unwrap_or(host);
+        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
         if let Ok(ip) = bare.parse::<IpAddr>() {
             return Ok(Self::from(SocketAddr::new(ip, port)));
         }

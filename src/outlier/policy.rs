@@ -149,10 +149,8 @@ impl CodeSet {
     /// From inclusive ranges in any order; overlapping and touching ones are joined, reversed
     /// ones are turned round.
     pub fn from_ranges(ranges: impl IntoIterator<Item = (u16, u16)>) -> Self {
-        let mut sorted: Vec<(u16, u16)> = ranges
-            .into_iter()
-            .map(|(a, b)| (a.min(b), a.max(b)))
-            .collect();
+        let mut sorted: Vec<(u16, u16)> =
+            ranges.into_iter().map(|(a, b)| (a.min(b), a.max(b))).collect();
         sorted.sort_unstable();
         let mut joined: Vec<(u16, u16)> = Vec::with_capacity(sorted.len());
         for (from, to) in sorted {
@@ -166,9 +164,7 @@ impl CodeSet {
 
     /// Whether `code` is in the set.
     pub fn contains(&self, code: u16) -> bool {
-        self.0
-            .iter()
-            .any(|(from, to)| (*from..=*to).contains(&code))
+        self.0.iter().any(|(from, to)| (*from..=*to).contains(&code))
     }
 
     /// The ranges, sorted.

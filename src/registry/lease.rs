@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::model::{InstanceKey, Patch, Refusal, Registration, ServiceKey, Timing};
+use super::model::{Patch, Refusal, Registration, ServiceKey, Target, Timing};
 use super::service::{Instance, Service};
 use crate::clock::Timestamp;
 
@@ -132,31 +132,23 @@ impl Table {
         Ok(())
     }
 
-    /// Renews a lease, also without knowing the cluster. The interval until the next beat, or
-    /// `None`: no such instance.
+    /// Renews a lease. The interval until the next beat, or `None`: no such instance.
     pub fn beat(
         &mut self,
         key: &ServiceKey,
-        ip: &str,
-        port: u16,
-        cluster: Option<&str>,
+        target: Target<'_>,
         now: Timestamp,
     ) -> Option<Duration> {
         self.expire(now);
-        let service = self.services.get_mut(key)?;
-        let ids = service.at_address(ip, port, cluster);
         let mut interval = None;
-        for id in ids {
-            let Some(instance) = service.get_mut(id) else {
+        for id in self.meant(key, target) {
+            let Some(instance) = self.instance_mut(key, id) else {
                 continue;
             };
             interval = Some(instance.timing.beat_interval);
             if instance.beat(now) {
                 self.changes.services.insert(key.clone());
             }
-        }
-        let ids = service.at_address(ip, port, cluster);
-        for id in ids {
             self.arm(key, id);
         }
         interval
@@ -166,25 +158,20 @@ impl Table {
     pub fn deregister(
         &mut self,
         key: &ServiceKey,
-        instance: &InstanceKey,
+        target: Target<'_>,
         ephemeral: bool,
         now: Timestamp,
     ) -> bool {
         self.expire(now);
-        let Some(service) = self.services.get(key) else {
-            return false;
-        };
-        let Some(id) = service.find(instance) else {
-            return false;
-        };
-        if service
-            .get(id)
-            .is_none_or(|instance| instance.ephemeral() != ephemeral)
-        {
-            return false;
+        let mut ids = self.meant(key, target);
+        ids.retain(|id| {
+            self.instance_mut(key, *id)
+                .is_some_and(|i| i.ephemeral() == ephemeral)
+        });
+        for id in &ids {
+            self.remove(key, *id, now);
         }
-        self.remove(key, id, now);
-        true
+        !ids.is_empty()
     }
 
     /// An operator's change.
@@ -194,8 +181,8 @@ impl Table {
     pub fn patch(
         &mut self,
         key: &ServiceKey,
-        instance: &InstanceKey,
-        patch: Patch,
+        target: Target<'_>,
+        patch: &Patch,
         now: Timestamp,
     ) -> Result<(), Refusal> {
         self.expire(now);
@@ -206,19 +193,23 @@ impl Table {
             }
             None => None,
         };
-        let service = self
-            .services
-            .get_mut(key)
-            .ok_or_else(|| Refusal::NoService {
-                namespace: key.namespace.clone(),
-                name: key.grouped(),
-            })?;
-        let id = service.find(instance).ok_or(Refusal::NoInstance)?;
-        let instance = service.get_mut(id).ok_or(Refusal::NoInstance)?;
-        if instance.patch(patch, timing) {
-            self.changes.services.insert(key.clone());
+        if !self.services.contains_key(key) {
+            let (namespace, name) = (key.namespace.clone(), key.grouped());
+            return Err(Refusal::NoService { namespace, name });
         }
-        self.arm(key, id);
+        let ids = self.meant(key, target);
+        if ids.is_empty() {
+            return Err(Refusal::NoInstance);
+        }
+        for id in ids {
+            if self
+                .instance_mut(key, id)
+                .is_some_and(|instance| instance.patch(patch, timing))
+            {
+                self.changes.services.insert(key.clone());
+            }
+            self.arm(key, id);
+        }
         Ok(())
     }
 
@@ -236,12 +227,12 @@ impl Table {
     pub fn get(
         &mut self,
         key: &ServiceKey,
-        instance: &InstanceKey,
+        target: Target<'_>,
         now: Timestamp,
     ) -> Option<&Instance> {
         self.expire(now);
         let service = self.services.get(key)?;
-        service.get(service.find(instance)?)
+        service.get(*service.meant(target).first()?)
     }
 
     /// The services of a namespace and group, sorted by name.
@@ -299,7 +290,7 @@ impl Table {
     }
 
     fn expire_instance(&mut self, key: &ServiceKey, id: u64, now: Timestamp) {
-        let Some(instance) = self.services.get_mut(key).and_then(|s| s.get_mut(id)) else {
+        let Some(instance) = self.instance_mut(key, id) else {
             return;
         };
         instance.armed = None;
@@ -353,6 +344,17 @@ impl Table {
             self.deadlines
                 .insert((due, Subject::Instance(key.clone(), id)));
         }
+    }
+
+    fn meant(&self, key: &ServiceKey, target: Target<'_>) -> Vec<u64> {
+        self.services
+            .get(key)
+            .map(|service| service.meant(target))
+            .unwrap_or_default()
+    }
+
+    fn instance_mut(&mut self, key: &ServiceKey, id: u64) -> Option<&mut Instance> {
+        self.services.get_mut(key)?.get_mut(id)
     }
 
     fn check_metadata(&self, metadata: &BTreeMap<String, String>) -> Result<(), Refusal> {

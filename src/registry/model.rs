@@ -173,6 +173,29 @@ impl InstanceKey {
     }
 }
 
+impl InstanceKey {
+    /// Exactly this instance.
+    pub fn target(&self) -> Target<'_> {
+        Target {
+            ip: &self.ip,
+            port: self.port,
+            cluster: Some(&self.cluster),
+        }
+    }
+}
+
+/// Which instances of a service a call means. Clients register in a cluster and deregister or beat
+/// without naming it (Python 0.1, Java 1.4): then it is any.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// As registered.
+    pub ip: &'a str,
+    /// As registered.
+    pub port: u16,
+    /// `None`: any.
+    pub cluster: Option<&'a str>,
+}
+
 /// What a client registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {

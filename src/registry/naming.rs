@@ -9,7 +9,9 @@ use serde_json::json;
 
 use super::EmbeddedRegistry;
 use super::answer::{self, Answer, Fault, Host, List};
-use super::model::{DEFAULT_GROUP, DEFAULT_NAMESPACE, InstanceKey, Patch, Refusal, Registration};
+use super::model::{
+    DEFAULT_GROUP, DEFAULT_NAMESPACE, InstanceKey, Patch, Refusal, Registration, Target,
+};
 use super::params::{self, Params};
 use super::service::Instance;
 
@@ -41,7 +43,7 @@ pub(super) fn update(registry: &EmbeddedRegistry, params: &Params) -> Result {
         healthy: params.flag("healthy")?,
         metadata: Some(params.metadata()?.unwrap_or_default()),
     };
-    registry.patch(&params.service()?, &params.instance()?, patch)?;
+    registry.patch(&params.service()?, params.target()?, &patch)?;
     Ok(answer::ok())
 }
 
@@ -53,21 +55,21 @@ pub(super) fn patch(registry: &EmbeddedRegistry, params: &Params) -> Result {
         healthy: params.flag("healthy")?,
         metadata: params.metadata()?,
     };
-    registry.patch(&params.service()?, &params.instance()?, patch)?;
+    registry.patch(&params.service()?, params.target()?, &patch)?;
     Ok(answer::ok())
 }
 
 pub(super) fn deregister(registry: &EmbeddedRegistry, params: &Params) -> Result {
     let ephemeral = params.flag("ephemeral")?.unwrap_or(true);
-    registry.deregister(&params.service()?, &params.instance()?, ephemeral);
+    registry.deregister(&params.service()?, params.target()?, ephemeral);
     Ok(answer::ok())
 }
 
 pub(super) fn detail(registry: &EmbeddedRegistry, params: &Params) -> Result {
-    let (service, key) = (params.service()?, params.instance()?);
+    let (service, target) = (params.service()?, params.target()?);
     let found = registry.with(|table, now| {
         table
-            .get(&service, &key, now)
+            .get(&service, target, now)
             .map(|instance| answer::detail(&service, instance))
     });
     found.ok_or_else(|| Refusal::NoInstance.into())
@@ -98,7 +100,12 @@ pub(super) fn beat(registry: &EmbeddedRegistry, params: &Params) -> Result {
         let (Some(ip), Some(port)) = (params.get("ip"), params.get("port")) else {
             return Ok(beaten(registry, None));
         };
-        let interval = registry.beat(&service, ip, params::port(port)?, params.cluster());
+        let target = Target {
+            ip,
+            port: params::port(port)?,
+            cluster: params.cluster(),
+        };
+        let interval = registry.beat(&service, target);
         return Ok(beaten(registry, interval));
     };
     let beat: Beat = serde_json::from_str(text).map_err(|_| Fault::Beat)?;
@@ -110,7 +117,12 @@ pub(super) fn beat(registry: &EmbeddedRegistry, params: &Params) -> Result {
         .as_deref()
         .filter(|name| !name.is_empty())
         .or(params.cluster());
-    if let Some(interval) = registry.beat(&service, &beat.ip, beat.port, cluster) {
+    let target = Target {
+        ip: &beat.ip,
+        port: beat.port,
+        cluster,
+    };
+    if let Some(interval) = registry.beat(&service, target) {
         return Ok(beaten(registry, Some(interval)));
     }
     let mut registration = Registration::new(InstanceKey::new(&beat.ip, beat.port, cluster)?);
@@ -120,7 +132,7 @@ pub(super) fn beat(registry: &EmbeddedRegistry, params: &Params) -> Result {
     registration.metadata = beat.metadata.map(params::metadata_of).unwrap_or_default();
     registration.ephemeral = beat.ephemeral.unwrap_or(true);
     registry.register(&service, registration)?;
-    let interval = registry.beat(&service, &beat.ip, beat.port, cluster);
+    let interval = registry.beat(&service, target);
     Ok(beaten(registry, interval))
 }
 

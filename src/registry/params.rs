@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::model::{InstanceKey, Refusal, ServiceKey};
+use super::model::{InstanceKey, Refusal, ServiceKey, Target};
 use crate::endpoint::Weight;
 
 /// Decoded parameters.
@@ -106,6 +106,15 @@ impl Params {
             self.port()?,
             self.cluster(),
         )?)
+    }
+
+    /// Which instance is meant; without a cluster, of any.
+    pub(super) fn target(&self) -> Result<Target<'_>, ParamError> {
+        Ok(Target {
+            ip: self.required("ip")?,
+            port: self.port()?,
+            cluster: self.cluster(),
+        })
     }
 
     pub(super) fn weight(&self) -> Result<Option<Weight>, ParamError> {

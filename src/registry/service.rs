@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::lease::EMPTY_SERVICE_KEPT;
-use super::model::{InstanceKey, Patch, Registration, Timing};
+use super::model::{InstanceKey, Patch, Registration, Target, Timing};
 use crate::clock::Timestamp;
 use crate::endpoint::{Address, Endpoint, Weight};
 
@@ -101,17 +101,21 @@ impl Service {
         self.by_key.get(key).copied()
     }
 
-    /// The instances at an address, of one cluster or of any.
-    pub(super) fn at_address(&self, ip: &str, port: u16, cluster: Option<&str>) -> Vec<u64> {
+    /// The instances a call means, usually one.
+    pub(super) fn meant(&self, target: Target<'_>) -> Vec<u64> {
         let first = InstanceKey {
-            ip: ip.into(),
-            port,
+            ip: target.ip.into(),
+            port: target.port,
             cluster: "".into(),
         };
         self.by_key
             .range(first..)
-            .take_while(|(key, _)| &*key.ip == ip && key.port == port)
-            .filter(|(key, _)| cluster.is_none_or(|cluster| &*key.cluster == cluster))
+            .take_while(|(key, _)| &*key.ip == target.ip && key.port == target.port)
+            .filter(|(key, _)| {
+                target
+                    .cluster
+                    .is_none_or(|cluster| &*key.cluster == cluster)
+            })
             .map(|(_, id)| *id)
             .collect()
     }
@@ -139,12 +143,12 @@ impl Instance {
     }
 
     /// Lays an operator's change over it; true when something visible changed.
-    pub(super) fn patch(&mut self, patch: Patch, timing: Option<Timing>) -> bool {
+    pub(super) fn patch(&mut self, patch: &Patch, timing: Option<Timing>) -> bool {
         let before = self.clone();
         self.overlay.weight = patch.weight.or(self.overlay.weight);
         self.overlay.enabled = patch.enabled.or(self.overlay.enabled);
         if patch.metadata.is_some() {
-            self.overlay.metadata = patch.metadata;
+            self.overlay.metadata = patch.metadata.clone();
         }
         self.healthy = patch.healthy.unwrap_or(self.healthy);
         self.timing = timing.unwrap_or(self.timing);

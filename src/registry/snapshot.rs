@@ -174,7 +174,7 @@ fn restore_one(
         healthy: None,
         metadata: operator.metadata.map(Arc::new),
     };
-    table.patch(&service, &key, patch, now)
+    table.patch(&service, key.target(), &patch, now)
 }
 
 fn number(weight: Weight) -> f64 {

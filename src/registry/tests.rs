@@ -72,7 +72,7 @@ async fn a_restart_keeps_order_and_operator_changes_and_starts_leases_afresh() {
         ..Patch::default()
     };
     registry
-        .patch(&key("a"), &instance(3).key, disable)
+        .patch(&key("a"), instance(3).key.target(), &disable)
         .unwrap();
     stop.send(true).unwrap();
     task.await.unwrap();
@@ -81,7 +81,7 @@ async fn a_restart_keeps_order_and_operator_changes_and_starts_leases_afresh() {
     assert_eq!(ports(&registry, "a"), [(9, true), (3, true), (7, true)]);
     registry.register(&key("a"), instance(3)).unwrap();
     assert!(!registry.endpoints(&key("a"), &[])[1].enabled);
-    assert!(registry.beat(&key("a"), "10.0.0.1", 7, None).is_some());
+    assert!(registry.beat(&key("a"), instance(7).key.target()).is_some());
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::endpoint::Weight;
+use crate::registry::model::InstanceKey;
 use proptest::prelude::*;
 
 const BOUNDS: Bounds = Bounds {
@@ -27,6 +28,14 @@ fn service(name: &str) -> ServiceKey {
 
 fn key(port: u16) -> InstanceKey {
     InstanceKey::new("10.0.0.1", port, None).unwrap()
+}
+
+fn any(port: u16) -> Target<'static> {
+    Target {
+        ip: "10.0.0.1",
+        port,
+        cluster: None,
+    }
 }
 
 fn registration(port: u16) -> Registration {
@@ -61,7 +70,7 @@ fn silence_makes_unhealthy_at_15_s_and_removes_at_30_s() {
     assert_eq!(listed(&mut table, "a", at(15)), [(1, false)]);
     assert_eq!(listed(&mut table, "a", just_before(30)), [(1, false)]);
     assert_eq!(listed(&mut table, "a", at(30)), []);
-    assert_eq!(table.beat(&service("a"), "10.0.0.1", 1, None, at(31)), None);
+    assert_eq!(table.beat(&service("a"), any(1), at(31)), None);
 }
 
 #[test]
@@ -71,7 +80,7 @@ fn a_beat_renews_and_heals_at_once() {
         .register(&service("a"), registration(1), at(0))
         .unwrap();
     assert_eq!(listed(&mut table, "a", at(20)), [(1, false)]);
-    let interval = table.beat(&service("a"), "10.0.0.1", 1, None, at(20));
+    let interval = table.beat(&service("a"), any(1), at(20));
     assert_eq!(interval, Some(Duration::from_secs(5)));
     assert_eq!(listed(&mut table, "a", at(34)), [(1, true)]);
     assert_eq!(listed(&mut table, "a", at(35)), [(1, false)]);
@@ -90,7 +99,7 @@ fn the_list_is_in_the_order_of_registration_and_renewals_keep_it() {
         listed(&mut table, "a", at(4)),
         [(9, true), (3, true), (7, true)]
     );
-    assert!(table.deregister(&service("a"), &key(9), true, at(5)));
+    assert!(table.deregister(&service("a"), key(9).target(), true, at(5)));
     table
         .register(&service("a"), registration(9), at(6))
         .unwrap();
@@ -98,6 +107,28 @@ fn the_list_is_in_the_order_of_registration_and_renewals_keep_it() {
         listed(&mut table, "a", at(6)),
         [(3, true), (7, true), (9, true)]
     );
+}
+
+#[test]
+fn an_unnamed_cluster_is_any_cluster() {
+    let mut table = table();
+    for cluster in ["None", "other"] {
+        let key = InstanceKey::new("10.0.0.1", 1, Some(cluster)).unwrap();
+        table
+            .register(&service("a"), Registration::new(key), at(0))
+            .unwrap();
+    }
+    let named = |cluster| Target {
+        cluster: Some(cluster),
+        ..any(1)
+    };
+    assert!(!table.deregister(&service("a"), named("DEFAULT"), true, at(1)));
+    assert_eq!(table.beat(&service("a"), named("DEFAULT"), at(1)), None);
+    assert!(table.beat(&service("a"), any(1), at(10)).is_some());
+    assert_eq!(listed(&mut table, "a", at(24)), [(1, true), (1, true)]);
+    assert!(table.deregister(&service("a"), named("other"), true, at(24)));
+    assert!(table.deregister(&service("a"), any(1), true, at(24)));
+    assert_eq!(listed(&mut table, "a", at(24)), []);
 }
 
 #[test]
@@ -115,7 +146,7 @@ fn an_instance_has_intervals_of_its_own() {
     table.bounds = bounds;
     table.register(&service("a"), quick, at(0)).unwrap();
     assert_eq!(listed(&mut table, "a", at(3)), [(1, false)]);
-    let interval = table.beat(&service("a"), "10.0.0.1", 1, None, at(3));
+    let interval = table.beat(&service("a"), any(1), at(3));
     assert_eq!(interval, Some(Duration::from_secs(1)));
     table
         .register(&service("a"), registration(1), at(4))
@@ -157,8 +188,8 @@ fn persistent_instances_never_expire_and_need_their_flag_to_leave() {
     table.register(&service("a"), lasting, at(0)).unwrap();
     assert_eq!(table.next_deadline(), None);
     assert_eq!(listed(&mut table, "a", at(1_000_000)), [(1, true)]);
-    assert!(!table.deregister(&service("a"), &key(1), true, at(1_000_000)));
-    assert!(table.deregister(&service("a"), &key(1), false, at(1_000_000)));
+    assert!(!table.deregister(&service("a"), key(1).target(), true, at(1_000_000)));
+    assert!(table.deregister(&service("a"), key(1).target(), false, at(1_000_000)));
 }
 
 #[test]
@@ -173,21 +204,23 @@ fn what_an_operator_sets_outlives_a_registration_and_a_restart() {
     table
         .register(&service("a"), registration(1), at(0))
         .unwrap();
-    table.patch(&service("a"), &key(1), patch, at(1)).unwrap();
+    table
+        .patch(&service("a"), key(1).target(), &patch, at(1))
+        .unwrap();
     table
         .register(&service("a"), registration(1), at(2))
         .unwrap();
     let weight = |table: &mut Table, now| {
-        let one = table.get(&service("a"), &key(1), now).unwrap();
+        let one = table.get(&service("a"), key(1).target(), now).unwrap();
         (one.weight(), one.enabled())
     };
     assert_eq!(weight(&mut table, at(3)), (seven, false));
-    table.deregister(&service("a"), &key(1), true, at(4));
+    table.deregister(&service("a"), key(1).target(), true, at(4));
     table
         .register(&service("a"), registration(1), at(63))
         .unwrap();
     assert_eq!(weight(&mut table, at(63)), (seven, false));
-    table.deregister(&service("a"), &key(1), true, at(64));
+    table.deregister(&service("a"), key(1).target(), true, at(64));
     table
         .register(&service("a"), registration(1), at(124))
         .unwrap();
@@ -197,12 +230,12 @@ fn what_an_operator_sets_outlives_a_registration_and_a_restart() {
 #[test]
 fn patches_need_their_service_and_instance() {
     let mut table = table();
-    let missing = table.patch(&service("a"), &key(1), Patch::default(), at(0));
+    let missing = table.patch(&service("a"), key(1).target(), &Patch::default(), at(0));
     assert!(matches!(missing, Err(Refusal::NoService { .. })));
     table
         .register(&service("a"), registration(1), at(0))
         .unwrap();
-    let missing = table.patch(&service("a"), &key(2), Patch::default(), at(0));
+    let missing = table.patch(&service("a"), key(2).target(), &Patch::default(), at(0));
     assert_eq!(missing, Err(Refusal::NoInstance));
 }
 
@@ -212,13 +245,13 @@ fn an_empty_service_is_known_for_a_minute() {
     table
         .register(&service("a"), registration(1), at(0))
         .unwrap();
-    table.deregister(&service("a"), &key(1), true, at(10));
+    table.deregister(&service("a"), key(1).target(), true, at(10));
     let names = |table: &mut Table, now| table.names("public", "DEFAULT_GROUP", now).len();
     assert_eq!(names(&mut table, at(69)), 1);
     table
         .register(&service("a"), registration(1), at(69))
         .unwrap();
-    table.deregister(&service("a"), &key(1), true, at(69));
+    table.deregister(&service("a"), key(1).target(), true, at(69));
     assert_eq!(names(&mut table, at(128)), 1);
     assert_eq!(names(&mut table, at(129)), 0);
     assert_eq!(table.counts(), (0, 0));
@@ -233,7 +266,7 @@ fn namespaces_and_groups_are_apart() {
     }
     assert_eq!(table.names("public", "g", at(1)).len(), 1);
     let dev = ServiceKey::new(Some("dev"), Some("g"), "a").unwrap();
-    assert!(table.deregister(&dev, &key(1), true, at(1)));
+    assert!(table.deregister(&dev, key(1).target(), true, at(1)));
     assert_eq!(table.counts(), (3, 2));
 }
 
@@ -279,11 +312,11 @@ fn only_what_is_visible_is_a_change() {
     table
         .register(&service("a"), registration(1), at(1))
         .unwrap();
-    table.beat(&service("a"), "10.0.0.1", 1, Some("DEFAULT"), at(2));
+    table.beat(&service("a"), key(1).target(), at(2));
     assert!(table.take_changes().is_empty());
     table.expire(at(17));
     assert!(!table.take_changes().is_empty(), "unhealthy");
-    table.beat(&service("a"), "10.0.0.1", 1, None, at(18));
+    table.beat(&service("a"), any(1), at(18));
     assert!(!table.take_changes().is_empty(), "healthy again");
 }
 
@@ -310,7 +343,7 @@ proptest! {
     /// anybody called `expire` in between.
     #[test]
     fn agrees_with_a_naive_model(
-        steps in prop::collection::vec((step(), 0u64..12, any::<bool>()), 1..80),
+        steps in prop::collection::vec((step(), 0u64..12, prop::bool::ANY), 1..80),
     ) {
         let mut table = table();
         // Service, port, last heard of; in the order of registration.
@@ -335,7 +368,7 @@ proptest! {
                     }
                 }
                 Step::Beat(s, p) => {
-                    let known = table.beat(&name(s), "10.0.0.1", p, None, at(now)).is_some();
+                    let known = table.beat(&name(s), any(p), at(now)).is_some();
                     let found = find(&model, s, p);
                     prop_assert_eq!(known, found.is_some());
                     if let Some(index) = found {
@@ -343,7 +376,7 @@ proptest! {
                     }
                 }
                 Step::Deregister(s, p) => {
-                    let known = table.deregister(&name(s), &key(p), true, at(now));
+                    let known = table.deregister(&name(s), key(p).target(), true, at(now));
                     let found = find(&model, s, p);
                     prop_assert_eq!(known, found.is_some());
                     if let Some(index) = found {
