@@ -1,0 +1,261 @@
+//! What the rest of the proxy holds of a registry: subscribe to services, see names, read numbers.
+//! Each subscription and the list of names is one task; it ends when nobody listens.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::embedded::EmbeddedSource;
+use super::file::FileSource;
+use super::nacos::NacosSource;
+use super::stats::{Counters, RegistryStats};
+use super::subscription::{Failure, Subscription};
+use super::{Deps, NamesView, RegistryEvents, ServiceQuery, ServiceView};
+use crate::clock::{Clock, Timestamp};
+use crate::config::types::{Registry, RegistryKind};
+
+/// Names are read again at least this often, where the registry does not tell of changes.
+const NAMES_PERIOD: Duration = Duration::from_secs(30);
+
+/// The same after a failure.
+const NAMES_RETRY: Duration = Duration::from_secs(5);
+
+/// Names are read for an unknown one at most this often.
+const REFRESH_LIMIT: Duration = Duration::from_secs(1);
+
+/// Starts a registry's source on the current runtime. Nothing is asked before the first
+/// subscription.
+pub fn start(config: &Registry, deps: Deps) -> RegistryHandle {
+    let shared = Arc::new(Shared {
+        config: config.clone(),
+        clock: deps.clock,
+        events: deps.events,
+        counters: Counters::default(),
+    });
+    let source = match &config.kind {
+        RegistryKind::Embedded(_) => Source::Embedded(EmbeddedSource::new(deps.embedded)),
+        RegistryKind::File { path } => {
+            Source::File(FileSource::start(path.clone(), deps.parser, &shared))
+        }
+        RegistryKind::Nacos(nacos) => Source::Nacos(Arc::new(NacosSource::new(
+            nacos, config, deps.clock, deps.seed,
+        ))),
+    };
+    RegistryHandle(Arc::new(Inner {
+        shared,
+        source,
+        names: watch::Sender::default(),
+        names_followed: Mutex::new(false),
+        refreshed: tokio::sync::Mutex::new(None),
+    }))
+}
+
+/// A registry that endpoints are read from. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct RegistryHandle(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    source: Source,
+    names: watch::Sender<NamesView>,
+    /// Whether the task that reads them runs; the lock makes its end and its start exclusive.
+    names_followed: Mutex<bool>,
+    /// When the names were last read for an unknown one, and whether that was answered. Held during
+    /// the read, so that all who ask meanwhile share its result.
+    refreshed: tokio::sync::Mutex<Option<(Timestamp, bool)>>,
+}
+
+/// What the tasks of a registry share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) config: Registry,
+    pub(super) clock: Clock,
+    pub(super) events: Arc<dyn RegistryEvents>,
+    pub(super) counters: Counters,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    Embedded(EmbeddedSource),
+    File(FileSource),
+    Nacos(Arc<NacosSource>),
+}
+
+impl RegistryHandle {
+    /// Its key in the configuration.
+    pub fn name(&self) -> &Arc<str> {
+        &self.0.shared.config.name
+    }
+
+    /// `embedded`, `file`, `nacos`.
+    pub fn kind(&self) -> &'static str {
+        match self.0.source {
+            Source::Embedded(_) => "embedded",
+            Source::File(_) => "file",
+            Source::Nacos(_) => "nacos",
+        }
+    }
+
+    /// Whether its health flags come from heart-beats: then "all unhealthy" is answered by using all
+    /// that are enabled (G6).
+    pub fn heartbeat(&self) -> bool {
+        match self.0.source {
+            Source::Embedded(_) | Source::Nacos(_) => true,
+            Source::File(_) => false,
+        }
+    }
+
+    /// Whether it can list its services.
+    pub fn can_list(&self) -> bool {
+        match self.0.source {
+            Source::Embedded(_) | Source::File(_) | Source::Nacos(_) => true,
+        }
+    }
+
+    /// Follows a service; the task behind it ends when the receiver and all its clones are dropped.
+    pub fn subscribe(&self, query: ServiceQuery) -> watch::Receiver<ServiceView> {
+        let (sender, receiver) = watch::channel(ServiceView::default());
+        let subscription = Subscription::new(self.0.shared.clone(), query, sender);
+        match self.0.source.clone() {
+            Source::Embedded(source) => drop(tokio::spawn(source.follow(subscription))),
+            Source::File(source) => drop(tokio::spawn(source.follow(subscription))),
+            Source::Nacos(source) => drop(tokio::spawn(source.follow(subscription))),
+        }
+        receiver
+    }
+
+    /// Follows the names of the registry's own namespace and group.
+    pub fn names(&self) -> watch::Receiver<NamesView> {
+        let receiver = self.0.names.subscribe();
+        let mut followed = self
+            .0
+            .names_followed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if !*followed {
+            *followed = true;
+            drop(tokio::spawn(follow_names(self.0.clone())));
+        }
+        receiver
+    }
+
+    /// Reads the names now, for one that is unknown; at most once a second. True when the registry
+    /// answered (within that second).
+    pub async fn refresh_names(&self) -> bool {
+        let mut refreshed = self.0.refreshed.lock().await;
+        let now = self.0.shared.clock.now();
+        if let Some((at, answered)) = *refreshed
+            && now.since(at) < REFRESH_LIMIT
+        {
+            return answered;
+        }
+        let answered = self.0.read_names().await;
+        *refreshed = Some((self.0.shared.clock.now(), answered));
+        answered
+    }
+
+    /// Its numbers now.
+    pub fn stats(&self) -> RegistryStats {
+        self.0.shared.counters.read(self.0.shared.clock.now())
+    }
+}
+
+impl Inner {
+    async fn read_names(&self) -> bool {
+        let result = match &self.source {
+            Source::Embedded(source) => source.names(),
+            Source::File(source) => source.names().await,
+            Source::Nacos(source) => source.names().await,
+        };
+        let now = self.shared.clock.now();
+        match result {
+            Ok(mut names) => {
+                names.sort_unstable();
+                names.dedup();
+                self.shared.answered(now);
+                self.names.send_modify(|view| {
+                    if view.names.as_deref() != Some(&names[..]) {
+                        view.names = Some(names.into());
+                    }
+                    view.last_success = Some(now);
+                    view.error = None;
+                });
+                true
+            }
+            Err(failure) => {
+                let error: Arc<str> = failure.to_string().into();
+                if matches!(failure, Failure::Unanswered(_)) {
+                    self.shared.unanswered(&error);
+                }
+                self.names.send_modify(|view| view.error = Some(error));
+                false
+            }
+        }
+    }
+
+    /// Counts up when the names may have changed, where the registry tells.
+    fn names_changes(&self) -> Option<watch::Receiver<u64>> {
+        match &self.source {
+            Source::Embedded(source) => source.names_changes(),
+            Source::File(source) => Some(source.changes()),
+            Source::Nacos(_) => None,
+        }
+    }
+
+    /// True when the task may end: nobody listens.
+    fn unfollow_names(&self) -> bool {
+        let mut followed = self
+            .names_followed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *followed = self.names.receiver_count() > 0;
+        !*followed
+    }
+}
+
+impl Shared {
+    pub(super) fn answered(&self, now: Timestamp) {
+        if let Some(lost_for) = self.counters.answered(now) {
+            info!(registry = %self.config.name, ?lost_for, "registry answers again");
+            self.events.restored(&self.config.name, lost_for);
+        }
+    }
+
+    pub(super) fn unanswered(&self, error: &Arc<str>) {
+        if self.counters.unanswered(self.clock.now(), error) {
+            warn!(registry = %self.config.name, %error, "registry lost; the last good sets stay");
+            self.events.lost(&self.config.name, error);
+        }
+    }
+}
+
+async fn follow_names(inner: Arc<Inner>) {
+    let mut changes = inner.names_changes();
+    loop {
+        if let Some(changes) = &mut changes {
+            changes.mark_unchanged();
+        }
+        let answered = tokio::select! {
+            () = inner.names.closed() => None,
+            answered = inner.read_names() => Some(answered),
+        };
+        let due = async {
+            match (&mut changes, answered) {
+                (Some(changes), _) => drop(changes.changed().await),
+                (None, Some(true)) => tokio::time::sleep(NAMES_PERIOD).await,
+                (None, Some(false) | None) => tokio::time::sleep(NAMES_RETRY).await,
+            }
+        };
+        tokio::select! {
+            () = inner.names.closed() => {
+                if inner.unfollow_names() {
+                    return;
+                }
+            }
+            () = due => {}
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The access token of one Nacos registry. All servers of a cluster share the key that signs it, so
+//! one token serves all. The password stands in the body, never in a query (access logs), and its
+//! file is read again for each login (G17).
+
+use std::path::PathBuf;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use bytes::Bytes;
+use form_urlencoded::Serializer;
+use http::{Request, StatusCode, header};
+use http_body_util::Full;
+use serde::Deserialize;
+
+use super::super::subscription::Failure;
+use super::servers::{USER_AGENT, shown, unanswered};
+use crate::clock::{Clock, Timestamp};
+use crate::config::types::{Nacos, Secret};
+use crate::http_client::{HttpClient, Target};
+
+/// A token that was refused is replaced at most this often.
+const RENEW_LIMIT: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(super) struct Login {
+    username: String,
+    password_file: Option<PathBuf>,
+    password: Option<Secret>,
+    clock: Clock,
+    /// Held during a login, so that all who need a token share one.
+    token: tokio::sync::Mutex<()>,
+    state: std::sync::Mutex<State>,
+}
+
+struct State {
+    token: Option<(String, Timestamp)>,
+    forgotten: Option<Timestamp>,
+    random: fastrand::Rng,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("logged_in", &self.token.is_some())
+            .finish()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LoggedIn {
+    access_token: String,
+    #[serde(default)]
+    token_ttl: Option<u64>,
+}
+
+impl Login {
+    /// `None` when no user is configured.
+    pub(super) fn new(config: &Nacos, clock: Clock, random: fastrand::Rng) -> Option<Self> {
+        Some(Self {
+            username: config.username.clone().filter(|name| !name.is_empty())?,
+            password_file: config.password_file.clone(),
+            password: config.password.clone(),
+            clock,
+            token: tokio::sync::Mutex::default(),
+            state: std::sync::Mutex::new(State {
+                token: None,
+                forgotten: None,
+                random,
+            }),
+        })
+    }
+
+    /// The token, after a login if it is due.
+    pub(super) async fn token(
+        &self,
+        http: &HttpClient,
+        target: &Target,
+    ) -> Result<Option<String>, Failure> {
+        let login = self.token.lock().await;
+        if let Some(token) = self.valid() {
+            return Ok(Some(token));
+        }
+        let logged_in = self.log_in(http, target).await?;
+        let ttl = Duration::from_secs(logged_in.token_ttl.unwrap_or(18_000));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // Renewed a fifteenth to a tenth of its life before its end.
+        let early = 1.0 / 15.0 + state.random.f64() * (0.1 - 1.0 / 15.0);
+        let until = self.clock.now() + ttl.saturating_sub(ttl.mul_f64(early));
+        state.token = Some((logged_in.access_token.clone(), until));
+        drop(state);
+        drop(login);
+        Ok(Some(logged_in.access_token))
+    }
+
+    /// Notes that a token was refused; true when another try with a new one makes sense.
+    pub(super) fn forget(&self, used: Option<&str>) -> bool {
+        let now = self.clock.now();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = state.token.as_ref().map(|(token, _)| token.as_str());
+        if current != used {
+            return true;
+        }
+        if state
+            .forgotten
+            .is_some_and(|at| now.since(at) < RENEW_LIMIT)
+        {
+            return false;
+        }
+        state.token = None;
+        state.forgotten = Some(now);
+        true
+    }
+
+    fn valid(&self) -> Option<String> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (token, until) = state.token.as_ref()?;
+        (self.clock.now() < *until).then(|| token.clone())
+    }
+
+    async fn log_in(&self, http: &HttpClient, target: &Target) -> Result<LoggedIn, Failure> {
+        let password = match (&self.password_file, &self.password) {
+            (Some(path), _) => {
+                let text = tokio::fs::read_to_string(path).await;
+                let text = text.map_err(|e| {
+                    Failure::Unanswered(format!("password {}: {e}", path.display()))
+                })?;
+                text.trim_end_matches(['\r', '\n']).to_owned()
+            }
+            (None, Some(secret)) => secret.0.clone(),
+            (None, None) => String::new(),
+        };
+        let form = Serializer::new(String::new())
+            .append_pair("username", &self.username)
+            .append_pair("password", &password)
+            .finish();
+        let request = Request::post("/nacos/v1/auth/login")
+            .header(header::USER_AGENT, USER_AGENT)
+            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(Full::new(Bytes::from(form)))
+            .map_err(|e| Failure::Refused(e.to_string()))?;
+        let answer = http
+            .send(target, request)
+            .await
+            .map_err(|e| unanswered(target, &e))?;
+        let status = answer.status();
+        if status != StatusCode::OK {
+            let what = format!("{}: login answered {}", shown(target), status.as_u16());
+            return Err(Failure::Unanswered(what));
+        }
+        serde_json::from_slice(answer.body()).map_err(|e| {
+            Failure::Unanswered(format!("{}: unreadable login answer: {e}", shown(target)))
+        })
+    }
+}

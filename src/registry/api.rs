@@ -1,0 +1,110 @@
+//! The Nacos v1 open API: which call does what. Reads are open; writes pass `registry/guard.rs`.
+//! Next: `registry/naming.rs` (instances and services), `registry/answer.rs` (shapes and errors).
+
+use std::net::IpAddr;
+
+use http::request::Parts;
+use http::{Method, StatusCode};
+use serde_json::json;
+
+use super::answer::{self, Answer, Fault};
+use super::params::Params;
+use super::{EmbeddedRegistry, guard, naming};
+
+/// The release whose HTTP API this is: clients that look take HTTP, not gRPC.
+const COMPATIBLE_WITH: &str = "1.4.8";
+
+/// Answers one request.
+pub(super) fn handle(
+    registry: &EmbeddedRegistry,
+    head: &Parts,
+    body: &[u8],
+    local: Option<IpAddr>,
+) -> Answer {
+    dispatch(registry, head, body, local).unwrap_or_else(|fault| fault.answer())
+}
+
+fn dispatch(
+    registry: &EmbeddedRegistry,
+    head: &Parts,
+    body: &[u8],
+    local: Option<IpAddr>,
+) -> Result<Answer, Fault> {
+    let method = &head.method;
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        guard::check(&head.headers, local)?;
+    }
+    let path = head.uri.path();
+    let params = Params::parse(head.uri.query(), body);
+    let unknown = || Fault::NoSuchApi(method.clone(), path.to_owned());
+    let call = path.strip_prefix("/nacos/v1/").ok_or_else(unknown)?;
+    match (method.as_str(), call.trim_end_matches('/')) {
+        ("POST", "ns/instance") => naming::register(registry, &params),
+        ("PUT", "ns/instance") => naming::update(registry, &params),
+        ("PATCH", "ns/instance") => naming::patch(registry, &params),
+        ("DELETE", "ns/instance") => naming::deregister(registry, &params),
+        ("GET", "ns/instance") => naming::detail(registry, &params),
+        ("PUT", "ns/instance/beat") => naming::beat(registry, &params),
+        ("GET", "ns/instance/list") => naming::list(registry, &params),
+        ("GET", "ns/service/list") => naming::services(registry, &params),
+        ("GET", "ns/service") => naming::service(registry, &params),
+        ("GET", "ns/operator/metrics") => Ok(metrics(registry)),
+        ("GET", "ns/operator/switches") => Ok(switches(registry)),
+        ("GET", "console/health/readiness" | "console/health/liveness") => {
+            Ok(answer::text(StatusCode::OK, "OK"))
+        }
+        ("GET", "console/server/state") => Ok(state()),
+        ("POST", "auth/login" | "auth/users/login") => Ok(login(&params)),
+        _ => Err(unknown()),
+    }
+}
+
+fn metrics(registry: &EmbeddedRegistry) -> Answer {
+    let (services, instances) = registry.counts();
+    let body = json!({"status": "UP", "serviceCount": services, "instanceCount": instances});
+    answer::json(StatusCode::OK, &body)
+}
+
+fn switches(registry: &EmbeddedRegistry) -> Answer {
+    let beat = u64::try_from(registry.0.beat_interval.as_millis()).unwrap_or(u64::MAX);
+    answer::json(
+        StatusCode::OK,
+        &json!({
+            "clientBeatInterval": beat,
+            "defaultCacheMillis": 3000,
+            "defaultPushCacheMillis": 10000,
+            "defaultInstanceEphemeral": true,
+            "distroEnabled": false,
+            "healthCheckEnabled": false,
+            "lightBeatEnabled": true,
+            "pushEnabled": false,
+        }),
+    )
+}
+
+fn state() -> Answer {
+    answer::json(
+        StatusCode::OK,
+        &json!({
+            "version": COMPATIBLE_WITH,
+            "standalone_mode": "standalone",
+            "startup_mode": "standalone",
+            "function_mode": "naming",
+            "auth_enabled": "false",
+            "outrigger_version": env!("CARGO_PKG_VERSION"),
+        }),
+    )
+}
+
+/// There are no users: whoever logs in is let in.
+fn login(params: &Params) -> Answer {
+    answer::json(
+        StatusCode::OK,
+        &json!({
+            "accessToken": "AUTH_DISABLED",
+            "tokenTtl": 18000,
+            "globalAdmin": false,
+            "username": params.get("username").unwrap_or_default(),
+        }),
+    )
+}
