@@ -4,7 +4,7 @@
 
 mod text;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInput};
@@ -266,7 +266,7 @@ impl<'s> Walk<'s> {
 
     fn mapping(&mut self, depth: usize) -> Result<Value, Stop> {
         let mut entries: Vec<Entry> = Vec::new();
-        let mut keys: HashSet<String> = HashSet::new();
+        let mut lines: HashMap<String, usize> = HashMap::new();
         loop {
             let (event, span) = self.next()?;
             if matches!(event, Event::MappingEnd) {
@@ -288,16 +288,13 @@ impl<'s> Walk<'s> {
                     continue;
                 }
             };
-            if !keys.insert(key.clone()) {
-                let first = entries
-                    .iter()
-                    .find(|e| e.key == key)
-                    .map_or(0, |e| e.place.start.0);
+            if let Some(first) = lines.get(&key) {
                 let message = format!("key `{key}` stands twice in this map");
                 let help = format!("the first one is in line {first}; remove one of them");
                 self.report(Code::DUPLICATE_KEY, place, &message, &help);
                 continue;
             }
+            lines.insert(key.clone(), place.start.0);
             entries.push(Entry { key, place, value });
         }
     }

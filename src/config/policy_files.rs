@@ -90,15 +90,14 @@ fn one_file(
                 .iter()
                 .map(|(e, _)| e)
                 .take_while(|e| !std::ptr::eq(*e, entry));
-            for other in others.chain(earlier) {
-                if let Some((code, message, help)) = clash(entry, other) {
-                    problems.push(Diagnostic {
-                        code,
-                        place: place.clone(),
-                        message,
-                        help,
-                    });
-                }
+            let mut all = others.chain(earlier);
+            if let Some((code, message, help)) = all.find_map(|other| clash(entry, other)) {
+                problems.push(Diagnostic {
+                    code,
+                    place: place.clone(),
+                    message,
+                    help,
+                });
             }
         }
     }
@@ -168,15 +167,11 @@ fn clash(entry: &PolicyEntry, other: &PolicyEntry) -> Option<(Code, String, Stri
             "names are unique over all files".to_owned(),
         ));
     }
-    let patterns = |e: &PolicyEntry| {
-        (
-            e.upstreams.clone(),
-            e.consumers.clone(),
-            e.namespaces.clone(),
-            e.protocols.clone(),
-        )
-    };
-    if patterns(entry) == patterns(other) {
+    let same_patterns = entry.upstreams == other.upstreams
+        && entry.consumers == other.consumers
+        && entry.namespaces == other.namespaces
+        && entry.protocols == other.protocols;
+    if same_patterns {
         let message = format!(
             "policy `{name}` applies to the same as `{}` ({theirs})",
             other.policy.name

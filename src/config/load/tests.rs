@@ -238,3 +238,25 @@ fn at_a_reload_the_last_good_version_of_a_policy_file_stays() {
         ["b"]
     );
 }
+
+/// Nothing grows with the square of a large file so that a load would seem to hang.
+#[test]
+fn large_files_load_soon() {
+    let lines = |f: &dyn Fn(usize) -> String| (0..3_000).map(f).collect::<String>();
+    let folder = tempfile::tempdir().unwrap();
+    let policies = lines(&|n| format!("  - {{name: p{n}, apply_to: {{upstreams: u{n}}}}}\n"));
+    write(
+        folder.path(),
+        &[("p.yaml", &format!("policies:\n{policies}"))],
+    );
+    let services = lines(&|n| {
+        format!(
+            "  s{n}: {{port: {}, endpoints: [\"h{n}:1\"]}}\n",
+            n + 20_000
+        )
+    });
+    let unknown = lines(&|n| format!("unknown_key_{n}: 1\nunknown_key_{n}: 2\n"));
+    let main = format!("policies: p.yaml\nservices:\n{services}{unknown}");
+    let loaded = parse_str(&main, "m.yaml", &env(&[]), Some(folder.path()));
+    assert!(loaded.diagnostics.len() >= 6_000);
+}
