@@ -81,7 +81,12 @@ impl AccessLog {
         let mut put = |key: &str, value: Value| {
             line.insert(key.to_owned(), value);
         };
-        put("ts", humantime::format_rfc3339_millis(clock::wall_now()).to_string().into());
+        put(
+            "ts",
+            humantime::format_rfc3339_millis(clock::wall_now())
+                .to_string()
+                .into(),
+        );
         put("log", "access".into());
         put("http.request.method", request.method.as_str().into());
         put("http.response.status_code", end.status.into());
@@ -130,7 +135,9 @@ impl AccessLog {
 
 /// Bytes that are no UTF-8 are replaced: a line is always valid JSON.
 fn text(value: &HeaderValue) -> Value {
-    String::from_utf8_lossy(value.as_bytes()).into_owned().into()
+    String::from_utf8_lossy(value.as_bytes())
+        .into_owned()
+        .into()
 }
 
 fn millis(duration: Duration) -> Value {

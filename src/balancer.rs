@@ -31,7 +31,9 @@ impl PickContext<'_> {
 
     /// A ramping instance accepts a pick with its share; others always.
     fn accepts(&self, entry: &Entry, rng: &mut fastrand::Rng) -> bool {
-        entry.ramp.is_none_or(|ramp| rng.u32(0..10_000) < ramp.share_bp(self.now))
+        entry
+            .ramp
+            .is_none_or(|ramp| rng.u32(0..10_000) < ramp.share_bp(self.now))
     }
 }
 
@@ -66,7 +68,10 @@ fn any_untried<'a>(
     let entries = &selectable.entries;
     let start = rng.usize(0..entries.len().max(1));
     let (before, after) = entries.split_at_checked(start)?;
-    after.iter().chain(before).find(|entry| context.allows(entry))
+    after
+        .iter()
+        .chain(before)
+        .find(|entry| context.allows(entry))
 }
 
 #[cfg(test)]

@@ -171,7 +171,11 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal with its sentence.
     pub fn new(reason: Reason, message: impl Into<Arc<str>>) -> Self {
-        Self { reason, message: message.into(), retry_after: None }
+        Self {
+            reason,
+            message: message.into(),
+            retry_after: None,
+        }
     }
 }
 

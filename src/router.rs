@@ -80,14 +80,22 @@ pub fn route(
     }
     if let Some(authority) = authority.filter(|a| !a.is_loopback()) {
         if let Some(route) = table.by_host(authority) {
-            return Ok(Found { route, rule: Rule::Host, strip: 0 });
+            return Ok(Found {
+                route,
+                rule: Rule::Host,
+                strip: 0,
+            });
         }
         return by_name(table, service_part(authority.host()), Rule::HostName, 0);
     }
     let path = parts.uri.path();
     let rest = path.strip_prefix('/').unwrap_or_default();
     let segment = rest.split('/').next().unwrap_or_default();
-    let strip = if segment.is_empty() { 0 } else { segment.len() + 1 };
+    let strip = if segment.is_empty() {
+        0
+    } else {
+        segment.len() + 1
+    };
     by_name(table, segment, Rule::PathPrefix, strip)
 }
 
@@ -102,7 +110,11 @@ fn by_name(table: &RouteTable, name: &str, rule: Rule, strip: usize) -> Result<F
     {
         return Ok(Found { route, rule, strip });
     }
-    Err(Missed { name: decoded.into_owned(), rule, strip })
+    Err(Missed {
+        name: decoded.into_owned(),
+        rule,
+        strip,
+    })
 }
 
 /// A host without a trailing `.localhost` or `.outrigger`.

@@ -54,7 +54,10 @@ impl Lines {
                 let _closed = io::stdout().flush();
             }
         })?;
-        Ok(Self { queue, dropped: Arc::default() })
+        Ok(Self {
+            queue,
+            dropped: Arc::default(),
+        })
     }
 
     /// Opens a sink ahead of its first line, so that a file that cannot be opened is known early.

@@ -28,7 +28,11 @@ pub struct Timer {
 impl Timer {
     /// A timer that never fires until it is set.
     pub const fn new(clock: Clock) -> Self {
-        Self { clock, sleep: None, at: Timestamp::MAX }
+        Self {
+            clock,
+            sleep: None,
+            at: Timestamp::MAX,
+        }
     }
 
     /// Fires at `at`; `Timestamp::MAX` is never.
@@ -98,7 +102,10 @@ mod tests {
             timer.set(start + Duration::from_secs(2));
             std::future::poll_fn(|cx| timer.poll(cx)).await;
             let took = clock.now().since(start);
-            assert!(took >= Duration::from_secs(2) && took < Duration::from_millis(2_010), "{took:?}");
+            assert!(
+                took >= Duration::from_secs(2) && took < Duration::from_millis(2_010),
+                "{took:?}"
+            );
         }
         assert_eq!(FREE_LIST.with_borrow(Vec::len), 1);
     }

@@ -21,6 +21,7 @@ use crate::endpoint::Address;
 use crate::endpoint::instance::{FailureRecord, Instance};
 use crate::endpoint::selectable::Selectable;
 use crate::metrics::cells::UpstreamCells;
+use crate::outlier::LeaseId;
 use crate::outlier::classify::OutcomeClass;
 use crate::outlier::policy::Policy;
 use crate::policy::budget::Budget;
@@ -33,19 +34,19 @@ pub enum TrialReport {
         /// The ejected instance.
         address: Address,
         /// The offer's lease.
-        lease: u64,
+        lease: LeaseId,
         /// The trial ends by then at the latest.
         latest: Timestamp,
     },
     /// A claimed trial has a good head; its body is still open.
     Head {
         /// The offer's lease.
-        lease: u64,
+        lease: LeaseId,
     },
     /// A claimed trial ended.
     Finished {
         /// The offer's lease.
-        lease: u64,
+        lease: LeaseId,
         /// What its answer says.
         class: OutcomeClass,
         /// When it was seen.
@@ -125,7 +126,10 @@ impl Upstream {
 
     /// The driver's side of [`Upstream::report_trial`].
     pub fn take_trials(&self) -> Vec<TrialReport> {
-        self.trials.lock().map(|mut trials| std::mem::take(&mut *trials)).unwrap_or_default()
+        self.trials
+            .lock()
+            .map(|mut trials| std::mem::take(&mut *trials))
+            .unwrap_or_default()
     }
 
     /// Resolves when a worker has something for the driver.

@@ -114,7 +114,10 @@ pub struct Worker {
 impl Worker {
     /// The things of worker `index`.
     pub fn new(index: usize, shared: Arc<Shared>, seed: u64) -> Rc<Self> {
-        let row = Arc::new(WorkerCellsRow { all: Arc::clone(&shared.cells), index });
+        let row = Arc::new(WorkerCellsRow {
+            all: Arc::clone(&shared.cells),
+            index,
+        });
         Rc::new(Self {
             index,
             clock: shared.clock,
@@ -161,7 +164,12 @@ impl Worker {
 
     /// Open connections of the app, all workers.
     pub fn connections_open(&self) -> usize {
-        let open: u64 = self.shared.cells.iter().map(|c| c.app_connections.load(Relaxed)).sum();
+        let open: u64 = self
+            .shared
+            .cells
+            .iter()
+            .map(|c| c.app_connections.load(Relaxed))
+            .sum();
         usize::try_from(open).unwrap_or(usize::MAX)
     }
 
@@ -211,12 +219,15 @@ impl Worker {
                 self.stalled_at.set(now);
             }
             if let Some(cells) = self.cells() {
-                cells.lag_us.store(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX), Relaxed);
+                cells
+                    .lag_us
+                    .store(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX), Relaxed);
             }
             if now >= next_tidy {
                 next_tidy = now + TIDY_EVERY;
                 self.pools.tidy();
-                self.connections.sweep(&self, &self.snapshot().config.limits, now);
+                self.connections
+                    .sweep(&self, &self.snapshot().config.limits, now);
             }
         }
     }
@@ -224,6 +235,8 @@ impl Worker {
 
 impl std::fmt::Debug for Worker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker").field("index", &self.index).finish_non_exhaustive()
+        f.debug_struct("Worker")
+            .field("index", &self.index)
+            .finish_non_exhaustive()
     }
 }

@@ -12,15 +12,24 @@ pub(super) fn pick<'a>(
     rng: &mut fastrand::Rng,
 ) -> Option<&'a Entry> {
     let first = draw(selectable, context, rng, None)?;
-    let Some(second) = draw(selectable, context, rng, Some(first)) else { return Some(first) };
+    let Some(second) = draw(selectable, context, rng, Some(first)) else {
+        return Some(first);
+    };
     let (a, b) = (load(first), load(second));
     // a.0 / a.1 <= b.0 / b.1, without a division; on a tie the first drawn.
-    Some(if a.0 * b.1 <= b.0 * a.1 { first } else { second })
+    Some(if a.0 * b.1 <= b.0 * a.1 {
+        first
+    } else {
+        second
+    })
 }
 
 /// (requests in flight, weight).
 fn load(entry: &Entry) -> (u64, u64) {
-    (u64::from(entry.instance.in_flight()), u64::from(entry.weight))
+    (
+        u64::from(entry.instance.in_flight()),
+        u64::from(entry.weight),
+    )
 }
 
 fn draw<'a>(

@@ -42,21 +42,31 @@ pub(super) fn pick<'a>(
     let mut skipped = Vec::new();
     let mut found = None;
     for _ in 0..TRIES {
-        let Some(Reverse((turn, index))) = state.turns.pop() else { break };
-        let Some(entry) = selectable.entries.get(index) else { break };
+        let Some(Reverse((turn, index))) = state.turns.pop() else {
+            break;
+        };
+        let Some(entry) = selectable.entries.get(index) else {
+            break;
+        };
         if !context.allows(entry) {
             // Tried by this very request: it keeps its turn for the next one.
             skipped.push(Reverse((turn, index)));
             continue;
         }
-        state.turns.push(Reverse((turn.wrapping_add(interval(entry)), index)));
+        state
+            .turns
+            .push(Reverse((turn.wrapping_add(interval(entry)), index)));
         if context.accepts(entry, rng) {
             found = Some(entry);
             break;
         }
     }
     state.turns.extend(skipped);
-    if state.turns.peek().is_some_and(|Reverse((turn, _))| *turn > u64::MAX / 2) {
+    if state
+        .turns
+        .peek()
+        .is_some_and(|Reverse((turn, _))| *turn > u64::MAX / 2)
+    {
         state.turns.clear();
     }
     found
@@ -69,7 +79,11 @@ fn plain<'a>(
     state: &mut RoundRobinState,
 ) -> Option<&'a Entry> {
     (0..selectable.entries.len().min(TRIES)).find_map(|_| {
-        let index = if state.next < selectable.entries.len() { state.next } else { 0 };
+        let index = if state.next < selectable.entries.len() {
+            state.next
+        } else {
+            0
+        };
         state.next = index + 1;
         let entry = selectable.entries.get(index)?;
         (context.allows(entry) && context.accepts(entry, rng)).then_some(entry)

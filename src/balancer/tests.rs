@@ -42,8 +42,11 @@ fn shares(algorithm: LoadBalancer, s: &Selectable, now: Timestamp, picks: u32) -
         .collect()
 }
 
-const ALL: [LoadBalancer; 3] =
-    [LoadBalancer::P2cLeastRequest, LoadBalancer::RoundRobin, LoadBalancer::Random];
+const ALL: [LoadBalancer; 3] = [
+    LoadBalancer::P2cLeastRequest,
+    LoadBalancer::RoundRobin,
+    LoadBalancer::Random,
+];
 
 #[test]
 fn every_algorithm_keeps_the_weights_at_low_load() {
@@ -64,13 +67,20 @@ fn round_robin_is_smooth_and_exact() {
     let mut state = RoundRobinState::default();
     let order: Vec<u64> = (0..7)
         .map(|_| {
-            let context = PickContext { now: Timestamp::ZERO, tried: &[] };
+            let context = PickContext {
+                now: Timestamp::ZERO,
+                tried: &[],
+            };
             let id = pick(LoadBalancer::RoundRobin, &s, &context, &mut rng, &mut state);
             id.unwrap().instance.id - s.entries[0].instance.id
         })
         .collect();
     assert_eq!(order.iter().filter(|i| **i == 0).count(), 5, "{order:?}");
-    assert_ne!(&order[..5], [0, 0, 0, 0, 0], "the light ones come in between: {order:?}");
+    assert_ne!(
+        &order[..5],
+        [0, 0, 0, 0, 0],
+        "the light ones come in between: {order:?}"
+    );
 }
 
 #[test]
@@ -81,12 +91,21 @@ fn an_instance_already_tried_is_never_picked() {
         let mut state = RoundRobinState::default();
         let mut tried = Vec::new();
         for _ in 0..3 {
-            let context = PickContext { now: Timestamp::ZERO, tried: &tried };
-            let id = pick(algorithm, &s, &context, &mut rng, &mut state).unwrap().instance.id;
+            let context = PickContext {
+                now: Timestamp::ZERO,
+                tried: &tried,
+            };
+            let id = pick(algorithm, &s, &context, &mut rng, &mut state)
+                .unwrap()
+                .instance
+                .id;
             assert!(!tried.contains(&id));
             tried.push(id);
         }
-        let context = PickContext { now: Timestamp::ZERO, tried: &tried };
+        let context = PickContext {
+            now: Timestamp::ZERO,
+            tried: &tried,
+        };
         assert!(pick(algorithm, &s, &context, &mut rng, &mut state).is_none());
     }
 }
@@ -94,7 +113,10 @@ fn an_instance_already_tried_is_never_picked() {
 #[test]
 fn a_ramping_instance_starts_with_an_eighth_of_its_share() {
     let mut s = selectable(&[1000, 1000]);
-    let ramp = Ramp { start: Timestamp::ZERO, length: Duration::from_secs(10) };
+    let ramp = Ramp {
+        start: Timestamp::ZERO,
+        length: Duration::from_secs(10),
+    };
     s.entries[0].ramp = Some(ramp);
     assert_eq!(ramp.share_bp(Timestamp::ZERO), 1_250);
     assert_eq!(ramp.share_bp(Timestamp::from_millis(5_000)), 5_625);

@@ -112,14 +112,16 @@ impl Instance {
     /// One more request of `worker` is in flight.
     pub fn enter(&self, worker: usize) {
         if let Some(cell) = self.cells.get(worker) {
-            cell.in_flight.store(cell.in_flight.load(Relaxed).wrapping_add(1), Relaxed);
+            cell.in_flight
+                .store(cell.in_flight.load(Relaxed).wrapping_add(1), Relaxed);
         }
     }
 
     /// One request of `worker` is over.
     pub fn leave(&self, worker: usize) {
         if let Some(cell) = self.cells.get(worker) {
-            cell.in_flight.store(cell.in_flight.load(Relaxed).saturating_sub(1), Relaxed);
+            cell.in_flight
+                .store(cell.in_flight.load(Relaxed).saturating_sub(1), Relaxed);
         }
     }
 
@@ -128,7 +130,7 @@ impl Instance {
     pub fn count(&self, worker: usize, class: OutcomeClass, sent_at: Timestamp) -> bool {
         let fresh = sent_at.as_nanos() >= self.transition.load(Relaxed);
         if let Some(cell) = self.cells.get(worker) {
-            if let Some(counter) = cell.attempts.get(class.index()) {
+            if let Some(counter) = cell.attempts.get(class as usize) {
                 add(counter);
             }
             if !fresh && class == OutcomeClass::Success {
@@ -141,7 +143,9 @@ impl Instance {
     /// Keeps a failure for the driver. Returns true when it is the first unread one, so the driver
     /// has to be woken.
     pub fn push_failure(&self, record: FailureRecord) -> bool {
-        let Ok(mut records) = self.failures.lock() else { return false };
+        let Ok(mut records) = self.failures.lock() else {
+            return false;
+        };
         let full = records.len() >= MAX_RECORDS;
         if full && let Some(last) = records.last_mut() {
             last.count = last.count.saturating_add(record.count);
@@ -153,7 +157,10 @@ impl Instance {
 
     /// Takes the unread failures, oldest first.
     pub fn take_failures(&self) -> Vec<FailureRecord> {
-        self.failures.lock().map(|mut records| std::mem::take(&mut *records)).unwrap_or_default()
+        self.failures
+            .lock()
+            .map(|mut records| std::mem::take(&mut *records))
+            .unwrap_or_default()
     }
 
     /// Successes that windows may count, all workers, since the start.
@@ -169,21 +176,27 @@ impl Instance {
 
     /// Attempts by outcome class since the start, all workers.
     pub fn attempts(&self, class: OutcomeClass) -> u64 {
-        let of = |c: &Cell| c.attempts.get(class.index()).map_or(0, |a| a.load(Relaxed));
+        let of = |c: &Cell| {
+            c.attempts
+                .get(class as usize)
+                .map_or(0, |a| a.load(Relaxed))
+        };
         self.cells.iter().map(of).sum()
     }
 
     /// Takes a place for a new connection if fewer than `limit` are open, over all workers.
     pub fn take_connection(&self, limit: u32) -> bool {
         let more = |open: u32| (limit == 0 || open < limit).then(|| open.saturating_add(1));
-        self.connections.fetch_update(Relaxed, Relaxed, more).is_ok()
+        self.connections
+            .fetch_update(Relaxed, Relaxed, more)
+            .is_ok()
     }
 
     /// Gives a connection's place back.
     pub fn return_connection(&self) {
         let less = |open: u32| open.checked_sub(1);
         // Never below zero: a place is returned once per place taken.
-        let _ = self.connections.fetch_update(Relaxed, Relaxed, less);
+        let _already_zero = self.connections.fetch_update(Relaxed, Relaxed, less);
     }
 
     /// Open connections, all workers.
@@ -215,6 +228,9 @@ fn add(counter: &AtomicU64) {
 
 impl fmt::Debug for Instance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Instance").field("id", &self.id).field("address", &self.address).finish()
+        f.debug_struct("Instance")
+            .field("id", &self.id)
+            .field("address", &self.address)
+            .finish()
     }
 }

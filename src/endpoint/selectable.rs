@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::instance::Instance;
 use crate::clock::Timestamp;
+use crate::outlier::LeaseId;
 use crate::outlier::policy::Policy;
 
 /// The instances of one upstream that may be picked, and what goes with them.
@@ -89,9 +90,7 @@ pub struct TrialOffer {
     /// HTTP/2 hint of the instance.
     pub http2: Option<bool>,
     /// Names the lease towards the driver.
-    pub lease: u64,
-    /// Only for a request that has no untried un-ejected instance left.
-    pub last_resort: bool,
+    pub lease: LeaseId,
     /// Longest time the trial may take (the unit of the schedule).
     pub unit: Duration,
     claimed: AtomicBool,
@@ -102,16 +101,23 @@ impl TrialOffer {
     pub fn new(
         instance: Arc<Instance>,
         http2: Option<bool>,
-        lease: u64,
-        last_resort: bool,
+        lease: LeaseId,
         unit: Duration,
     ) -> Self {
-        Self { instance, http2, lease, last_resort, unit, claimed: AtomicBool::new(false) }
+        Self {
+            instance,
+            http2,
+            lease,
+            unit,
+            claimed: AtomicBool::new(false),
+        }
     }
 
     /// Claims it; true for exactly one caller.
     pub fn claim(&self) -> bool {
-        self.claimed.compare_exchange(false, true, Relaxed, Relaxed).is_ok()
+        self.claimed
+            .compare_exchange(false, true, Relaxed, Relaxed)
+            .is_ok()
     }
 
     /// Whether somebody has claimed it.
@@ -158,7 +164,14 @@ impl Selectable {
 
     /// Before the registry's first answer.
     pub fn waiting(policy: Arc<Policy>) -> Self {
-        Self::new(0, Vec::new(), Availability::Waiting, policy, Vec::new(), false)
+        Self::new(
+            0,
+            Vec::new(),
+            Availability::Waiting,
+            policy,
+            Vec::new(),
+            false,
+        )
     }
 
     /// A random entry with chances as the weights, ramps left aside.
@@ -169,7 +182,8 @@ impl Selectable {
             Some(0) => None,
             Some(total) => {
                 let ticket = rng.u64(0..*total);
-                self.entries.get(self.cumulative.partition_point(|sum| *sum <= ticket))
+                self.entries
+                    .get(self.cumulative.partition_point(|sum| *sum <= ticket))
             }
         }
     }

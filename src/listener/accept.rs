@@ -59,7 +59,11 @@ pub async fn tcp(
                     && let Some(queue) = handovers.get(other)
                     && let Ok(place) = queue.try_reserve()
                 {
-                    place.send(Handed { stream: stream.into_std()?, peer, service });
+                    place.send(Handed {
+                        stream: stream.into_std()?,
+                        peer,
+                        service,
+                    });
                 } else {
                     begin(&worker, stream, peer, service);
                 }
@@ -72,7 +76,12 @@ pub async fn tcp(
 
 /// Serves what other workers hand over.
 pub async fn handed(worker: Rc<Worker>, mut queue: mpsc::Receiver<Handed>) {
-    while let Some(Handed { stream, peer, service }) = queue.recv().await {
+    while let Some(Handed {
+        stream,
+        peer,
+        service,
+    }) = queue.recv().await
+    {
         match tokio::net::TcpStream::from_std(stream) {
             Ok(stream) => begin(&worker, stream, peer, service),
             Err(error) => tracing::warn!(%error, "connection lost on its way to another worker"),
@@ -119,12 +128,21 @@ fn begin(
     // Without it small answers wait for acknowledgements; a socket that refuses it is closed soon.
     let _closing = stream.set_nodelay(true);
     worker.connection_opened();
-    task::spawn_local(connection::run(Rc::clone(worker), stream, Some(peer), service));
+    task::spawn_local(connection::run(
+        Rc::clone(worker),
+        stream,
+        Some(peer),
+        service,
+    ));
 }
 
 /// The worker with the fewest connections, when it has several fewer than ours.
 fn less_busy(worker: &Worker) -> Option<usize> {
-    let counts = worker.shared.cells.iter().map(|c| c.app_connections.load(Relaxed));
+    let counts = worker
+        .shared
+        .cells
+        .iter()
+        .map(|c| c.app_connections.load(Relaxed));
     let (least, count) = counts.enumerate().min_by_key(|(_, count)| *count)?;
     let own = worker.cells()?.app_connections.load(Relaxed);
     (least != worker.index && own >= count + UNEVEN).then_some(least)

@@ -26,9 +26,7 @@ pub struct BoundAddress {
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Taken by somebody else.
-    #[error(
-        "{address} is in use{owner}; stop that process or choose another port with `{key}`"
-    )]
+    #[error("{address} is in use{owner}; stop that process or choose another port with `{key}`")]
     InUse {
         /// Which.
         address: String,
@@ -93,7 +91,11 @@ fn localhost(
 ) -> Result<(), BindError> {
     let v4 = tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), sockets, key);
     let second = v4.as_ref().map_or(port, |b| b.address.port());
-    let v6 = tcp(SocketAddr::from((Ipv6Addr::LOCALHOST, second)), sockets, key);
+    let v6 = tcp(
+        SocketAddr::from((Ipv6Addr::LOCALHOST, second)),
+        sockets,
+        key,
+    );
     match (v4, v6) {
         (Err(error @ BindError::InUse { .. }), _) | (_, Err(error @ BindError::InUse { .. })) => {
             // One family taken by another process means that half of the apps would reach it.
@@ -116,15 +118,27 @@ fn tcp(address: SocketAddr, sockets: usize, key: &'static str) -> Result<BoundAd
     let fail = |source: io::Error| {
         if source.kind() == io::ErrorKind::AddrInUse {
             let owner = owner_of(address).unwrap_or_default();
-            return BindError::InUse { address: address.to_string(), owner, key };
+            return BindError::InUse {
+                address: address.to_string(),
+                owner,
+                key,
+            };
         }
-        BindError::Other { address: address.to_string(), key, source }
+        BindError::Other {
+            address: address.to_string(),
+            key,
+            source,
+        }
     };
     // Alone first, so that a taken port is noticed; SO_REUSEADDR only passes over TIME_WAIT.
     let probe = socket(address, false).map_err(fail)?;
     probe.bind(&address.into()).map_err(fail)?;
     probe.listen(1).map_err(fail)?;
-    let real = probe.local_addr().map_err(fail)?.as_socket().unwrap_or(address);
+    let real = probe
+        .local_addr()
+        .map_err(fail)?
+        .as_socket()
+        .unwrap_or(address);
     drop(probe);
     let mut listeners = Vec::with_capacity(sockets);
     for _ in 0..sockets.max(1) {
@@ -133,11 +147,18 @@ fn tcp(address: SocketAddr, sockets: usize, key: &'static str) -> Result<BoundAd
         socket.listen(BACKLOG).map_err(fail)?;
         listeners.push(socket.into());
     }
-    Ok(BoundAddress { address: real, sockets: listeners })
+    Ok(BoundAddress {
+        address: real,
+        sockets: listeners,
+    })
 }
 
 fn socket(address: SocketAddr, share: bool) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     if address.is_ipv6() {
@@ -161,7 +182,10 @@ fn remove_stale_socket(path: &std::path::Path) -> io::Result<()> {
                 Err(_) => std::fs::remove_file(path),
             }
         }
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file of that name exists")),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "a file of that name exists",
+        )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
@@ -188,9 +212,13 @@ fn owner_of(address: SocketAddr) -> Option<String> {
         if !pid.bytes().all(|b| b.is_ascii_digit()) {
             continue;
         }
-        let Ok(files) = std::fs::read_dir(process.path().join("fd")) else { continue };
+        let Ok(files) = std::fs::read_dir(process.path().join("fd")) else {
+            continue;
+        };
         for file in files.flatten() {
-            let Ok(target) = std::fs::read_link(file.path()) else { continue };
+            let Ok(target) = std::fs::read_link(file.path()) else {
+                continue;
+            };
             if inodes.iter().any(|i| target.as_os_str() == i.as_str()) {
                 let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
                 return Some(format!(" by {} (pid {pid})", name.trim()));
@@ -208,10 +236,18 @@ mod tests {
     fn port_zero_gives_both_families_one_port_and_a_taken_one_is_named() {
         let bound = bind(&Listen::Localhost(0), 2, "listen").unwrap();
         let port = bound.tcp[0].address.port();
-        assert!(bound.tcp.iter().all(|b| b.address.port() == port && b.sockets.len() == 2));
+        assert!(
+            bound
+                .tcp
+                .iter()
+                .all(|b| b.address.port() == port && b.sockets.len() == 2)
+        );
         let again = bind(&Listen::Tcp(bound.tcp[0].address), 2, "listen").unwrap_err();
         let text = again.to_string();
-        assert!(text.contains(&port.to_string()) && text.contains("in use"), "{text}");
+        assert!(
+            text.contains(&port.to_string()) && text.contains("in use"),
+            "{text}"
+        );
         assert!(text.contains(&std::process::id().to_string()), "{text}");
     }
 }

@@ -78,12 +78,14 @@ impl ConnectionState {
     /// A request head is complete.
     pub fn request_began(&self) {
         self.head_since.store(0, Relaxed);
-        self.active.store(self.active.load(Relaxed).wrapping_add(1), Relaxed);
+        self.active
+            .store(self.active.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
     /// Its answer is complete, or given up.
     pub fn request_ended(&self, now: Timestamp) {
-        self.active.store(self.active.load(Relaxed).saturating_sub(1), Relaxed);
+        self.active
+            .store(self.active.load(Relaxed).saturating_sub(1), Relaxed);
         self.idle_since.store(now.as_nanos(), Relaxed);
     }
 
@@ -220,7 +222,10 @@ pub async fn run<S>(
 {
     let state = Arc::new(ConnectionState::new(worker.clock));
     worker.connections.add(&state);
-    let registered = Registered { worker: Rc::clone(&worker), state: Arc::clone(&state) };
+    let registered = Registered {
+        worker: Rc::clone(&worker),
+        state: Arc::clone(&state),
+    };
     let detected = {
         let mut detecting = pin!(detect(stream));
         std::future::poll_fn(|cx| match state.wish(cx.waker()) {
@@ -230,9 +235,18 @@ pub async fn run<S>(
         })
         .await
     };
-    let Some(Ok((detected, stream))) = detected else { return };
-    let connection = Rc::new(Connection { peer, service, state: Arc::clone(&state) });
-    let io = TokioIo::new(Noticed { stream, state: Arc::clone(&state) });
+    let Some(Ok((detected, stream))) = detected else {
+        return;
+    };
+    let connection = Rc::new(Connection {
+        peer,
+        service,
+        state: Arc::clone(&state),
+    });
+    let io = TokioIo::new(Noticed {
+        stream,
+        state: Arc::clone(&state),
+    });
     match detected {
         Detected::Nothing => {}
         Detected::Http1 => serve_http1(&worker, &connection, io).await,
@@ -264,7 +278,10 @@ where
             GRACEFUL => serving.as_mut().graceful_shutdown(),
             _ => return Poll::Ready(()),
         }
-        serving.as_mut().poll(cx).map(|ended| note_end(worker, ended))
+        serving
+            .as_mut()
+            .poll(cx)
+            .map(|ended| note_end(worker, ended))
     })
     .await;
 }
@@ -277,7 +294,11 @@ where
     let limits = &limits.config.limits;
     let (kept_worker, kept_connection) = (Rc::clone(worker), Rc::clone(connection));
     let service = service_fn(move |request| {
-        serve(Rc::clone(&kept_worker), Rc::clone(&kept_connection), request)
+        serve(
+            Rc::clone(&kept_worker),
+            Rc::clone(&kept_connection),
+            request,
+        )
     });
     let serving = http2::Builder::new(LocalExecutor)
         .timer(TokioTimer::new())
@@ -295,7 +316,10 @@ where
             GRACEFUL => serving.as_mut().graceful_shutdown(),
             _ => return Poll::Ready(()),
         }
-        serving.as_mut().poll(cx).map(|ended| note_end(worker, ended))
+        serving
+            .as_mut()
+            .poll(cx)
+            .map(|ended| note_end(worker, ended))
     })
     .await;
 }

@@ -34,14 +34,26 @@ pub async fn detect<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<(Detected
         };
         let read = stream.read(free).await?;
         if read == 0 {
-            break if filled == 0 { Detected::Nothing } else { Detected::Http1 };
+            break if filled == 0 {
+                Detected::Nothing
+            } else {
+                Detected::Http1
+            };
         }
         filled += read;
         if buffer.get(..filled) != PREFACE.get(..filled) {
             break Detected::Http1;
         }
     };
-    Ok((detected, Rewound { stream, head: buffer, filled, given: 0 }))
+    Ok((
+        detected,
+        Rewound {
+            stream,
+            head: buffer,
+            filled,
+            given: 0,
+        },
+    ))
 }
 
 /// A stream whose first bytes were looked at and come again.
@@ -135,9 +147,15 @@ mod tests {
         let whole = [PREFACE.as_slice(), b"frames"].concat();
         assert_eq!(detected(&[&whole]).await, (Detected::Http2, whole.clone()));
         let (first, second) = whole.split_at(7);
-        assert_eq!(detected(&[first, second]).await, (Detected::Http2, whole.clone()));
+        assert_eq!(
+            detected(&[first, second]).await,
+            (Detected::Http2, whole.clone())
+        );
         assert_eq!(detected(&[b"PUT / HTTP/1.1\r\n"]).await.0, Detected::Http1);
-        assert_eq!(detected(&[b"PRI", b" / HTTP/1.1\r\n"]).await.0, Detected::Http1);
+        assert_eq!(
+            detected(&[b"PRI", b" / HTTP/1.1\r\n"]).await.0,
+            Detected::Http1
+        );
         assert_eq!(detected(&[]).await, (Detected::Nothing, Vec::new()));
     }
 }

@@ -32,13 +32,19 @@ pub fn check<'a>(
     limits: &HeadLimits<'_>,
 ) -> Result<Option<Authority<'a>>, Refusal> {
     if parts.method == Method::CONNECT {
-        return Err(Refusal::new(Reason::Connect, "CONNECT is not served: address the service by its name"));
+        return Err(Refusal::new(
+            Reason::Connect,
+            "CONNECT is not served: address the service by its name",
+        ));
     }
     let target = parts.uri.path_and_query().map_or(0, |p| p.as_str().len());
     if target > limits.max_target_bytes {
         return Err(Refusal::new(
             Reason::TargetTooLong,
-            format!("the request target has {target} bytes, {} are allowed", limits.max_target_bytes),
+            format!(
+                "the request target has {target} bytes, {} are allowed",
+                limits.max_target_bytes
+            ),
         ));
     }
     let authority = authority(parts)?;
@@ -46,7 +52,10 @@ pub fn check<'a>(
         transfer_encoding(parts)?;
     }
     if seen.expect() && !expect_is_continue(parts) {
-        return Err(Refusal::new(Reason::Expect, "the only expectation that can be met is 100-continue"));
+        return Err(Refusal::new(
+            Reason::Expect,
+            "the only expectation that can be met is 100-continue",
+        ));
     }
     if seen.own() && list_has_bytes(parts, limits.hop) {
         return Err(Refusal::new(
@@ -55,7 +64,10 @@ pub fn check<'a>(
         ));
     }
     if limits.browser_guard
-        && parts.headers.get(SEC_FETCH_SITE).is_some_and(|v| v.as_bytes() == b"cross-site")
+        && parts
+            .headers
+            .get(SEC_FETCH_SITE)
+            .is_some_and(|v| v.as_bytes() == b"cross-site")
     {
         return Err(Refusal::new(
             Reason::BlockedCrossSite,
@@ -130,7 +142,11 @@ fn transfer_encoding(parts: &request::Parts) -> Result<(), Refusal> {
 }
 
 fn expect_is_continue(parts: &request::Parts) -> bool {
-    parts.headers.get_all(EXPECT).iter().all(|v| v.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+    parts
+        .headers
+        .get_all(EXPECT)
+        .iter()
+        .all(|v| v.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 fn list_has_bytes(parts: &request::Parts, token: &[u8]) -> bool {
@@ -145,7 +161,11 @@ mod tests {
     fn verdict(build: http::request::Builder) -> Result<Option<String>, Reason> {
         let (parts, ()) = build.body(()).unwrap().into_parts();
         let seen = Seen::scan(&parts.headers);
-        let limits = HeadLimits { max_target_bytes: 100, browser_guard: true, hop: b"cafe0000" };
+        let limits = HeadLimits {
+            max_target_bytes: 100,
+            browser_guard: true,
+            hop: b"cafe0000",
+        };
         check(&parts, seen, &limits)
             .map(|a| a.map(|a| a.text().to_owned()))
             .map_err(|refusal| refusal.reason)
@@ -157,28 +177,64 @@ mod tests {
 
     #[test]
     fn authority_rules() {
-        assert_eq!(verdict(get("/").header("host", "a:1")), Ok(Some("a:1".into())));
+        assert_eq!(
+            verdict(get("/").header("host", "a:1")),
+            Ok(Some("a:1".into()))
+        );
         assert_eq!(verdict(get("/")), Err(Reason::BadRequest));
         assert_eq!(verdict(get("/").version(Version::HTTP_10)), Ok(None));
-        assert_eq!(verdict(get("/").header("host", "a").header("host", "a")), Err(Reason::BadRequest));
-        assert_eq!(verdict(get("/").header("host", "[::1")), Err(Reason::BadRequest));
-        assert_eq!(verdict(get("http://b/x").header("host", "a")), Ok(Some("b".into())));
+        assert_eq!(
+            verdict(get("/").header("host", "a").header("host", "a")),
+            Err(Reason::BadRequest)
+        );
+        assert_eq!(
+            verdict(get("/").header("host", "[::1")),
+            Err(Reason::BadRequest)
+        );
+        assert_eq!(
+            verdict(get("http://b/x").header("host", "a")),
+            Ok(Some("b".into()))
+        );
         let h2 = || get("http://svc/").version(Version::HTTP_2);
         assert_eq!(verdict(h2()), Ok(Some("svc".into())));
-        assert_eq!(verdict(h2().header("host", "evil")), Err(Reason::BadRequest));
+        assert_eq!(
+            verdict(h2().header("host", "evil")),
+            Err(Reason::BadRequest)
+        );
     }
 
     #[test]
     fn what_is_refused_by_name() {
         let ok = || get("/").header("host", "a");
         assert_eq!(verdict(ok().method("CONNECT")), Err(Reason::Connect));
-        assert_eq!(verdict(get(&"/".repeat(101)).header("host", "a")), Err(Reason::TargetTooLong));
-        assert_eq!(verdict(ok().header("transfer-encoding", "gzip, chunked")), Err(Reason::TransferCoding));
-        assert_eq!(verdict(ok().header("transfer-encoding", "chunked")), Ok(Some("a".into())));
+        assert_eq!(
+            verdict(get(&"/".repeat(101)).header("host", "a")),
+            Err(Reason::TargetTooLong)
+        );
+        assert_eq!(
+            verdict(ok().header("transfer-encoding", "gzip, chunked")),
+            Err(Reason::TransferCoding)
+        );
+        assert_eq!(
+            verdict(ok().header("transfer-encoding", "chunked")),
+            Ok(Some("a".into()))
+        );
         assert_eq!(verdict(ok().header("expect", "magic")), Err(Reason::Expect));
-        assert_eq!(verdict(ok().header("expect", "100-Continue")), Ok(Some("a".into())));
-        assert_eq!(verdict(ok().header("sec-fetch-site", "cross-site")), Err(Reason::BlockedCrossSite));
-        assert_eq!(verdict(ok().header("x-outrigger-hop", "beef0000, cafe0000")), Err(Reason::Loop));
-        assert_eq!(verdict(ok().header("x-outrigger-hop", "beef0000")), Ok(Some("a".into())));
+        assert_eq!(
+            verdict(ok().header("expect", "100-Continue")),
+            Ok(Some("a".into()))
+        );
+        assert_eq!(
+            verdict(ok().header("sec-fetch-site", "cross-site")),
+            Err(Reason::BlockedCrossSite)
+        );
+        assert_eq!(
+            verdict(ok().header("x-outrigger-hop", "beef0000, cafe0000")),
+            Err(Reason::Loop)
+        );
+        assert_eq!(
+            verdict(ok().header("x-outrigger-hop", "beef0000")),
+            Ok(Some("a".into()))
+        );
     }
 }

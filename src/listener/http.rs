@@ -126,11 +126,16 @@ pub async fn serve(
         worker.limit_hit(Limit::MaxBodyBytes);
         let refusal = Refusal::new(
             Reason::BodyTooLarge,
-            format!("the request body is larger than {} bytes", limits.max_body_bytes),
+            format!(
+                "the request body is larger than {} bytes",
+                limits.max_body_bytes
+            ),
         );
         return refuse(guard, &refusal, &asked, Some(&route));
     }
-    let client = grpc.then(|| client_deadline(&parts.headers, started)).flatten();
+    let client = grpc
+        .then(|| client_deadline(&parts.headers, started))
+        .flatten();
     if client.is_some_and(|end| end <= started) {
         let refusal = Refusal::new(Reason::RequestTimeout, "the deadline had passed on arrival");
         return refuse(guard, &refusal, &asked, Some(&route));
@@ -141,21 +146,40 @@ pub async fn serve(
     let (target, prefix) = match stripped_target(&parts.uri, found.strip) {
         Some(target) => target,
         None => {
-            let refusal = Refusal::new(Reason::BadRequest, "the request target cannot be forwarded");
+            let refusal =
+                Refusal::new(Reason::BadRequest, "the request target cannot be forwarded");
             return refuse(guard, &refusal, &asked, Some(&route));
         }
     };
-    dress(&worker, &connection, service, &mut parts.headers, &asked, prefix.as_ref(), host.as_ref());
+    dress(
+        &worker,
+        &connection,
+        service,
+        &mut parts.headers,
+        &asked,
+        prefix.as_ref(),
+        host.as_ref(),
+    );
     parts.headers.remove(HOST);
     parts.headers.remove(TRANSFER_ENCODING);
     if parts.version == Version::HTTP_2 {
         headers::join_cookies(&mut parts.headers, seen);
     }
     let body = (!http_body::Body::is_end_stream(&body)).then(|| {
-        RequestBody::new(body, worker.clock, service.retry.max_body, limits.max_body_bytes)
+        RequestBody::new(
+            body,
+            worker.clock,
+            service.retry.max_body,
+            limits.max_body_bytes,
+        )
     });
-    let time =
-        RequestLimits::new(&service.timeout, service.retry.max_attempts, grpc, client, started);
+    let time = RequestLimits::new(
+        &service.timeout,
+        service.retry.max_attempts,
+        grpc,
+        client,
+        started,
+    );
     let exchange = Exchange {
         timer: Timer::new(worker.clock),
         worker: Rc::clone(&worker),
@@ -190,7 +214,17 @@ fn answer(
     on_upgrade: Option<hyper::upgrade::OnUpgrade>,
     route: &Arc<Route>,
 ) -> Response<ProxyBody> {
-    let Delivery { mut response, carrier, attempt, class, kind, guard, timer, body, idle } = delivery;
+    let Delivery {
+        mut response,
+        carrier,
+        attempt,
+        class,
+        kind,
+        guard,
+        timer,
+        body,
+        idle,
+    } = delivery;
     let status = response.status();
     let switched = status == StatusCode::SWITCHING_PROTOCOLS;
     headers::clean_response(response.headers_mut(), asked.trailers, switched);
@@ -264,26 +298,37 @@ fn own_port(snapshot: &Snapshot, name: &str) -> Result<Found, Missed> {
     snapshot
         .table
         .by_name(name)
-        .map(|route| Found { route, rule: Rule::Port, strip: 0 })
-        .ok_or_else(|| Missed { name: name.to_owned(), rule: Rule::Port, strip: 0 })
+        .map(|route| Found {
+            route,
+            rule: Rule::Port,
+            strip: 0,
+        })
+        .ok_or_else(|| Missed {
+            name: name.to_owned(),
+            rule: Rule::Port,
+            strip: 0,
+        })
 }
 
 /// A name that is not in the table may be known to the default registry.
-async fn look_up(
-    worker: &Worker,
-    snapshot: &Snapshot,
-    missed: &Missed,
-) -> Result<Found, Refusal> {
+async fn look_up(worker: &Worker, snapshot: &Snapshot, missed: &Missed) -> Result<Found, Refusal> {
     let Missed { name, rule, strip } = missed;
     let config = &snapshot.config;
     if !name.is_empty() && config.auto_discover && config.default_registry.is_some() {
         let (reply, answered) = tokio::sync::oneshot::channel();
-        let lookup = Lookup { name: name.clone(), reply };
+        let lookup = Lookup {
+            name: name.clone(),
+            reply,
+        };
         let asked = worker.shared.lookups.send(lookup).await.is_ok();
         let answer = tokio::time::timeout(config.discovery_wait, answered).await;
         match answer {
             Ok(Ok(LookupAnswer::Route(route))) => {
-                return Ok(Found { route, rule: *rule, strip: *strip });
+                return Ok(Found {
+                    route,
+                    rule: *rule,
+                    strip: *strip,
+                });
             }
             Ok(Ok(LookupAnswer::Unknown)) => {}
             Ok(Ok(LookupAnswer::NotAnswered { registry })) => {

@@ -30,7 +30,11 @@ pub struct ReplyContext<'a> {
 
 /// The answer for a refusal.
 pub fn refusal(refusal: &Refusal, context: &ReplyContext<'_>) -> Response<ProxyBody> {
-    let mut response = if context.grpc { grpc(refusal) } else { http(refusal, context) };
+    let mut response = if context.grpc {
+        grpc(refusal)
+    } else {
+        http(refusal, context)
+    };
     let headers = response.headers_mut();
     headers.insert(REASON, HeaderValue::from_static(refusal.reason.as_str()));
     if let Some(seconds) = refusal.retry_after {
@@ -58,9 +62,10 @@ fn http(refusal: &Refusal, context: &ReplyContext<'_>) -> Response<ProxyBody> {
     text.push('\n');
     let mut response = Response::new(ProxyBody::Own(Some(Bytes::from(text))));
     *response.status_mut() = refusal.reason.status();
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
+    response.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("application/json; charset=utf-8"),
+    );
     response
 }
 
@@ -92,7 +97,7 @@ fn percent_encode(message: &str) -> String {
             out.push(char::from(byte));
         } else {
             // Writing to a String cannot fail.
-            let _ = write!(out, "%{byte:02X}");
+            let _infallible = write!(out, "%{byte:02X}");
         }
     }
     out

@@ -162,7 +162,13 @@ impl Drop for RequestGuard {
                 AppProtocol::Grpc => self.grpc,
                 AppProtocol::Http1 | AppProtocol::Http2 => None,
             };
-            cells.finish(self.worker.index, self.protocol, self.status, grpc, duration);
+            cells.finish(
+                self.worker.index,
+                self.protocol,
+                self.status,
+                grpc,
+                duration,
+            );
         }
         let Some(note) = &self.note else { return };
         let end = EndNote {

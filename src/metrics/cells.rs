@@ -86,7 +86,10 @@ pub struct HistogramReading {
 impl Histogram {
     fn record(&self, duration: Duration) {
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let index = BUCKETS_US.iter().position(|bound| us <= *bound).unwrap_or(BUCKETS_US.len());
+        let index = BUCKETS_US
+            .iter()
+            .position(|bound| us <= *bound)
+            .unwrap_or(BUCKETS_US.len());
         if let Some(bucket) = self.buckets.get(index) {
             add(bucket, 1);
         }
@@ -151,7 +154,9 @@ pub struct UpstreamReading {
 impl UpstreamCells {
     /// Counters for this many workers.
     pub fn new(workers: usize) -> Self {
-        Self { cells: (0..workers.max(1)).map(|_| Cell::default()).collect() }
+        Self {
+            cells: (0..workers.max(1)).map(|_| Cell::default()).collect(),
+        }
     }
 
     fn with(&self, worker: usize, f: impl FnOnce(&Cell)) {
@@ -163,7 +168,8 @@ impl UpstreamCells {
     /// A request begins.
     pub fn begin(&self, worker: usize) {
         self.with(worker, |c| {
-            c.in_flight.store(c.in_flight.load(Relaxed).wrapping_add(1), Relaxed);
+            c.in_flight
+                .store(c.in_flight.load(Relaxed).wrapping_add(1), Relaxed);
         });
     }
 
@@ -177,7 +183,8 @@ impl UpstreamCells {
         duration: Duration,
     ) {
         self.with(worker, |c| {
-            c.in_flight.store(c.in_flight.load(Relaxed).saturating_sub(1), Relaxed);
+            c.in_flight
+                .store(c.in_flight.load(Relaxed).saturating_sub(1), Relaxed);
             let counter = match protocol {
                 AppProtocol::Grpc => {
                     let code = usize::from(grpc_code.unwrap_or(2)).min(GRPC_CODES - 1);
@@ -209,7 +216,7 @@ impl UpstreamCells {
 
     /// An attempt failed.
     pub fn error(&self, worker: usize, kind: ErrorKind) {
-        self.with(worker, |c| add_at(&c.errors, kind.index()));
+        self.with(worker, |c| add_at(&c.errors, kind as usize));
     }
 
     /// An outcome went into no window.
@@ -249,7 +256,8 @@ impl UpstreamCells {
             for (to, from) in reading.durations.iter_mut().zip(&cell.durations) {
                 from.read_into(to);
             }
-            cell.attempt_durations.read_into(&mut reading.attempt_durations);
+            cell.attempt_durations
+                .read_into(&mut reading.attempt_durations);
             add_all(&mut reading.rejected, &cell.rejected);
             add_all(&mut reading.errors, &cell.errors);
             add_all(&mut reading.ignored, &cell.ignored);
@@ -370,7 +378,13 @@ mod tests {
         let cells = UpstreamCells::new(2);
         for worker in 0..2 {
             cells.begin(worker);
-            cells.finish(worker, AppProtocol::Http2, 503, None, Duration::from_millis(2));
+            cells.finish(
+                worker,
+                AppProtocol::Http2,
+                503,
+                None,
+                Duration::from_millis(2),
+            );
         }
         cells.begin(0);
         cells.finish(0, AppProtocol::Grpc, 200, Some(99), Duration::from_secs(60));

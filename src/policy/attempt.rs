@@ -121,7 +121,13 @@ pub async fn run(
     let carrier = match carrier {
         Ok(Some(carrier)) => carrier,
         Ok(None) => {
-            return Err(connect_timed_out(&attempt, guard, connect_from, connect_until, clock.now()));
+            return Err(connect_timed_out(
+                &attempt,
+                guard,
+                connect_from,
+                connect_until,
+                clock.now(),
+            ));
         }
         Err(CheckoutError::Full) => {
             guard.forget();
@@ -131,12 +137,20 @@ pub async fn run(
         Err(CheckoutError::Failed(error)) => {
             let message = format!("cannot connect to {}: {error}", guard.instance.address);
             guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::ConnectRefused));
-            return Err(failed(Reason::ConnectFailed, message, Trigger::ConnectFailure));
+            return Err(failed(
+                Reason::ConnectFailed,
+                message,
+                Trigger::ConnectFailure,
+            ));
         }
         Err(CheckoutError::Handshake(error)) => {
             let message = format!("{} does not speak HTTP/2: {error}", guard.instance.address);
             guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Protocol));
-            return Err(failed(Reason::ConnectFailed, message, Trigger::ConnectFailure));
+            return Err(failed(
+                Reason::ConnectFailed,
+                message,
+                Trigger::ConnectFailure,
+            ));
         }
     };
     exchange(&mut attempt, carrier, guard, build, may_follow).await
@@ -188,7 +202,11 @@ async fn exchange(
     match sent {
         Ok(Ok(response)) => {
             guard.on_cancel(Cancelled::Class(OutcomeClass::Success, None));
-            Ok(Answer { response, carrier, guard })
+            Ok(Answer {
+                response,
+                carrier,
+                guard,
+            })
         }
         Ok(Err(mut error)) => {
             let unsent = error.take_message().is_some();
@@ -202,7 +220,10 @@ async fn exchange(
 }
 
 fn failed(reason: Reason, message: String, trigger: Trigger) -> Failure {
-    Failure::Failed { refusal: Refusal::new(reason, message), trigger }
+    Failure::Failed {
+        refusal: Refusal::new(reason, message),
+        trigger,
+    }
 }
 
 /// What ended an attempt without a head.
@@ -250,7 +271,10 @@ impl Watch {
         guard.on_cancel(Cancelled::Waiting {
             since: at,
             patience: self.patience,
-            client: attempt.time.client().map(|end| (attempt.time.started(), end)),
+            client: attempt
+                .time
+                .client()
+                .map(|end| (attempt.time.started(), end)),
         });
     }
 
@@ -333,7 +357,11 @@ impl Watch {
                 Some(Stall::App(_)) | None => (Timestamp::MAX, Over::App),
             };
             let client = attempt.time.client().unwrap_or(Timestamp::MAX);
-            let candidates = [(at, over), (client, Over::Request(zero)), (lease, Over::Attempt(zero))];
+            let candidates = [
+                (at, over),
+                (client, Over::Request(zero)),
+                (lease, Over::Attempt(zero)),
+            ];
             return earliest(candidates);
         };
         let mut time = *attempt.time;
@@ -352,11 +380,18 @@ impl Watch {
 
 fn earliest(candidates: [(Timestamp, Over); 3]) -> (Timestamp, Over) {
     let [first, rest @ ..] = candidates;
-    rest.into_iter().fold(first, |best, next| if next.0 < best.0 { next } else { best })
+    rest.into_iter().fold(
+        first,
+        |best, next| if next.0 < best.0 { next } else { best },
+    )
 }
 
 /// Runs a future until an instant; `None` when that came first.
-pub async fn within<F: Future>(timer: &mut Timer, until: Timestamp, future: F) -> Option<F::Output> {
+pub async fn within<F: Future>(
+    timer: &mut Timer,
+    until: Timestamp,
+    future: F,
+) -> Option<F::Output> {
     let mut future = pin!(future);
     timer.set(until);
     std::future::poll_fn(|cx| {
@@ -456,7 +491,11 @@ fn send_failed(
         if attempt.fresh {
             guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Reset));
             let message = format!("{address} refuses the request: {error}");
-            let trigger = if refused { Trigger::RefusedStream } else { Trigger::ConnectFailure };
+            let trigger = if refused {
+                Trigger::RefusedStream
+            } else {
+                Trigger::ConnectFailure
+            };
             return failed(Reason::UpstreamReset, message, trigger);
         }
         if refused || unsent || attempt.repeatable() {
@@ -475,7 +514,15 @@ fn send_failed(
     }
     guard.finish(OutcomeClass::NetworkError, Some(kind));
     let message = format!("{address} broke off before a complete response head: {error}");
-    failed(reason, message, if protocol { Trigger::Other } else { Trigger::Reset })
+    failed(
+        reason,
+        message,
+        if protocol {
+            Trigger::Other
+        } else {
+            Trigger::Reset
+        },
+    )
 }
 
 impl Attempt<'_> {
@@ -489,10 +536,16 @@ impl Attempt<'_> {
 pub fn app_fault(attempt: &Attempt<'_>, fault: BodyFault) -> Failure {
     let (reason, message) = match fault {
         BodyFault::Malformed => (Reason::BadRequest, "the request body's framing is broken"),
-        BodyFault::Gone => (Reason::ClientClosed, "the app ended the connection inside the body"),
+        BodyFault::Gone => (
+            Reason::ClientClosed,
+            "the app ended the connection inside the body",
+        ),
         BodyFault::TooLarge => {
             attempt.worker.limit_hit(Limit::MaxBodyBytes);
-            (Reason::BodyTooLarge, "the request body is larger than limits.max_body_bytes")
+            (
+                Reason::BodyTooLarge,
+                "the request body is larger than limits.max_body_bytes",
+            )
         }
     };
     failed(reason, message.to_owned(), Trigger::Other)
@@ -503,8 +556,13 @@ fn is_closed_early(error: &hyper::Error) -> bool {
         || error.is_closed()
         || error.is_canceled()
         || io_kind(error).is_some_and(|kind| {
-            use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
-            matches!(kind, BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected)
+            use std::io::ErrorKind::{
+                BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected,
+            };
+            matches!(
+                kind,
+                BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected
+            )
         })
         || h2_goaway(error)
 }

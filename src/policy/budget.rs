@@ -21,7 +21,13 @@ pub struct Budget {
 
 impl Budget {
     /// Takes one retry out of the budget; `requests` = requests of the upstream since the start.
-    pub fn take(&mut self, percent: u32, min_per_second: u32, requests: u64, now: Timestamp) -> bool {
+    pub fn take(
+        &mut self,
+        percent: u32,
+        min_per_second: u32,
+        requests: u64,
+        now: Timestamp,
+    ) -> bool {
         self.fill(percent, min_per_second, requests, now);
         match self.tokens.checked_sub(TOKEN) {
             Some(left) => {
@@ -40,14 +46,22 @@ impl Budget {
     fn fill(&mut self, percent: u32, min_per_second: u32, requests: u64, now: Timestamp) {
         let new = requests.saturating_sub(self.requests);
         self.requests = requests;
-        let elapsed = self.filled_at.map_or(Duration::from_secs(1), |at| now.since(at));
+        let elapsed = self
+            .filled_at
+            .map_or(Duration::from_secs(1), |at| now.since(at));
         self.filled_at = Some(now);
         let millis = u64::try_from(elapsed.min(HORIZON).as_millis()).unwrap_or(u64::MAX);
-        let from_requests = new.saturating_mul(u64::from(percent)).saturating_mul(TOKEN / 100);
+        let from_requests = new
+            .saturating_mul(u64::from(percent))
+            .saturating_mul(TOKEN / 100);
         let from_time = u64::from(min_per_second).saturating_mul(millis);
         let floor = u64::from(min_per_second).saturating_mul(TOKEN * HORIZON.as_secs());
         let cap = floor.max(from_requests).max(10 * TOKEN);
-        self.tokens = self.tokens.saturating_add(from_requests).saturating_add(from_time).min(cap);
+        self.tokens = self
+            .tokens
+            .saturating_add(from_requests)
+            .saturating_add(from_time)
+            .min(cap);
     }
 }
 
@@ -59,10 +73,15 @@ mod tests {
     #[test]
     fn the_floor_holds_without_traffic() {
         let mut budget = Budget::default();
-        let taken = (0..100).filter(|_| budget.take(20, 10, 0, Timestamp::ZERO)).count();
+        let taken = (0..100)
+            .filter(|_| budget.take(20, 10, 0, Timestamp::ZERO))
+            .count();
         assert_eq!(taken, 10);
         let later = Timestamp::from_millis(500);
-        assert_eq!((0..100).filter(|_| budget.take(20, 10, 0, later)).count(), 5);
+        assert_eq!(
+            (0..100).filter(|_| budget.take(20, 10, 0, later)).count(),
+            5
+        );
     }
 
     proptest! {

@@ -32,12 +32,21 @@ impl RequestLimits {
         client: Option<Timestamp>,
         started: Timestamp,
     ) -> Self {
-        let request = timeouts.request.filter(|_| !grpc || timeouts.request_explicit);
+        let request = timeouts
+            .request
+            .filter(|_| !grpc || timeouts.request_explicit);
         let attempt = match timeouts.attempt {
             AttemptTimeout::Auto if grpc => AttemptTimeout::Unlimited,
             other => other,
         };
-        Self { started, paused: Duration::ZERO, request, attempt, max_attempts, client }
+        Self {
+            started,
+            paused: Duration::ZERO,
+            request,
+            attempt,
+            max_attempts,
+            client,
+        }
     }
 
     /// The body took this long to send; that time does not count.
@@ -47,7 +56,9 @@ impl RequestLimits {
 
     /// When the request's time is over; `Timestamp::MAX` for never.
     pub fn deadline(&self) -> Timestamp {
-        let own = self.request.map_or(Timestamp::MAX, |r| self.started + r + self.paused);
+        let own = self
+            .request
+            .map_or(Timestamp::MAX, |r| self.started + r + self.paused);
         self.client.map_or(own, |client| own.min(client))
     }
 
@@ -74,7 +85,11 @@ impl RequestLimits {
     /// time is over.
     pub fn charged_after(&self, more: bool) -> Duration {
         let limits = [self.attempt(more), self.request];
-        limits.into_iter().flatten().min().map_or(Duration::ZERO, |limit| limit / 2)
+        limits
+            .into_iter()
+            .flatten()
+            .min()
+            .map_or(Duration::ZERO, |limit| limit / 2)
     }
 
     /// When the request came.
@@ -119,7 +134,11 @@ pub fn format_grpc_timeout(left: Duration) -> String {
         return format!("{ms}m");
     }
     let s = ms.div_ceil(1_000);
-    if s <= MAX { format!("{s}S") } else { format!("{}M", s.div_ceil(60).min(MAX)) }
+    if s <= MAX {
+        format!("{s}S")
+    } else {
+        format!("{}M", s.div_ceil(60).min(MAX))
+    }
 }
 
 #[cfg(test)]
@@ -164,12 +183,18 @@ mod tests {
         limits.pause(Duration::from_secs(1));
         assert_eq!(limits.deadline(), Timestamp::from_millis(5_000));
         let grpc = RequestLimits::new(
-            &Timeouts { request_explicit: false, ..timeouts },
+            &Timeouts {
+                request_explicit: false,
+                ..timeouts
+            },
             2,
             true,
             None,
             Timestamp::ZERO,
         );
-        assert_eq!((grpc.attempt(true), grpc.deadline()), (None, Timestamp::MAX));
+        assert_eq!(
+            (grpc.attempt(true), grpc.deadline()),
+            (None, Timestamp::MAX)
+        );
     }
 }

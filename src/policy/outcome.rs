@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::endpoint::instance::{FailureRecord, Instance};
 use crate::metrics::cells::IgnoredCause;
+use crate::outlier::LeaseId;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::router::Route;
 use crate::upstream::TrialReport;
@@ -24,7 +25,7 @@ pub struct AttemptGuard {
     /// When the attempt began: a later ejection or restore makes it stale.
     pub sent_at: Timestamp,
     /// The offered trial this attempt is.
-    trial: Option<u64>,
+    trial: Option<LeaseId>,
     /// The multiplexed connection it uses.
     death: Cell<Option<u64>>,
     cancelled: Cell<Cancelled>,
@@ -56,7 +57,7 @@ impl AttemptGuard {
         route: &Arc<Route>,
         instance: Arc<Instance>,
         sent_at: Timestamp,
-        trial: Option<u64>,
+        trial: Option<LeaseId>,
     ) -> Self {
         instance.enter(worker.index);
         Self {
@@ -79,7 +80,9 @@ impl AttemptGuard {
     /// The trial's head is good: should its body still be open at the lease's end, that is enough.
     pub fn good_head(&self) {
         if let Some(lease) = self.trial {
-            self.route.upstream.report_trial(TrialReport::Head { lease });
+            self.route
+                .upstream
+                .report_trial(TrialReport::Head { lease });
         }
     }
 
@@ -103,7 +106,12 @@ impl AttemptGuard {
         if self.worker.starved_since(since, lateness) {
             self.report(OutcomeClass::Ignored, None, false, IgnoredCause::SelfLag);
         } else {
-            self.report(OutcomeClass::NetworkError, Some(kind), true, IgnoredCause::ClientCancel);
+            self.report(
+                OutcomeClass::NetworkError,
+                Some(kind),
+                true,
+                IgnoredCause::ClientCancel,
+            );
         }
     }
 
@@ -120,9 +128,11 @@ impl AttemptGuard {
         }
     }
 
-    fn report_trial(&self, lease: u64, class: OutcomeClass) {
+    fn report_trial(&self, lease: LeaseId, class: OutcomeClass) {
         let at = self.worker.clock.now();
-        self.route.upstream.report_trial(TrialReport::Finished { lease, class, at });
+        self.route
+            .upstream
+            .report_trial(TrialReport::Finished { lease, class, at });
     }
 
     fn report(
@@ -178,24 +188,43 @@ impl Drop for AttemptGuard {
         }
         match self.cancelled.get() {
             Cancelled::Ignored => {
-                self.report(OutcomeClass::Ignored, None, false, IgnoredCause::ClientCancel);
+                self.report(
+                    OutcomeClass::Ignored,
+                    None,
+                    false,
+                    IgnoredCause::ClientCancel,
+                );
             }
             Cancelled::Class(class, kind) => {
                 self.report(class, kind, false, IgnoredCause::ClientCancel);
             }
-            Cancelled::Waiting { since, patience, client } => {
+            Cancelled::Waiting {
+                since,
+                patience,
+                client,
+            } => {
                 let now = self.worker.clock.now();
                 let waited = now.since(since);
                 let deadline_near = client.is_some_and(|(start, end)| {
                     now.since(start).saturating_mul(10) >= end.since(start).saturating_mul(9)
                 });
                 if waited <= patience && !deadline_near {
-                    self.report(OutcomeClass::Ignored, None, false, IgnoredCause::ClientCancel);
+                    self.report(
+                        OutcomeClass::Ignored,
+                        None,
+                        false,
+                        IgnoredCause::ClientCancel,
+                    );
                 } else if self.worker.starved_since(since, Duration::ZERO) {
                     self.report(OutcomeClass::Ignored, None, false, IgnoredCause::SelfLag);
                 } else {
                     let kind = Some(ErrorKind::RequestTimeout);
-                    self.report(OutcomeClass::NetworkError, kind, true, IgnoredCause::ClientCancel);
+                    self.report(
+                        OutcomeClass::NetworkError,
+                        kind,
+                        true,
+                        IgnoredCause::ClientCancel,
+                    );
                 }
             }
         }

@@ -85,7 +85,11 @@ pub fn backoff(retry: &Retry, n: u32, jitter: Duration) -> Duration {
         return Duration::ZERO;
     }
     let factor = 1_u32.checked_shl(n).unwrap_or(u32::MAX);
-    retry.backoff_base.saturating_mul(factor).min(retry.backoff_max).saturating_add(jitter)
+    retry
+        .backoff_base
+        .saturating_mul(factor)
+        .min(retry.backoff_max)
+        .saturating_add(jitter)
 }
 
 #[cfg(test)]
@@ -105,7 +109,10 @@ mod tests {
                 grpc_unavailable: true,
                 ..RetryOn::default()
             },
-            methods: RetryMethods { idempotent: true, ..RetryMethods::default() },
+            methods: RetryMethods {
+                idempotent: true,
+                ..RetryMethods::default()
+            },
             max_body: 65_536,
             backoff_base: Duration::from_millis(25),
             backoff_max: Duration::from_millis(250),
@@ -117,7 +124,12 @@ mod tests {
 
     #[test]
     fn connect_failures_do_not_ask_for_the_method() {
-        assert!(allows(&retry(), Trigger::ConnectFailure, &Method::POST, false));
+        assert!(allows(
+            &retry(),
+            Trigger::ConnectFailure,
+            &Method::POST,
+            false
+        ));
         assert!(!allows(&retry(), Trigger::Reset, &Method::POST, false));
         assert!(allows(&retry(), Trigger::Reset, &Method::GET, false));
         assert!(allows(&retry(), Trigger::Http(503), &Method::GET, false));
@@ -136,7 +148,9 @@ mod tests {
 
     #[test]
     fn backoff_doubles_up_to_its_bound() {
-        let ms: Vec<u128> = (0..6).map(|n| backoff(&retry(), n, Duration::ZERO).as_millis()).collect();
+        let ms: Vec<u128> = (0..6)
+            .map(|n| backoff(&retry(), n, Duration::ZERO).as_millis())
+            .collect();
         assert_eq!(ms, [0, 50, 100, 200, 250, 250]);
     }
 }

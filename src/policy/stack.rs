@@ -24,9 +24,8 @@ use crate::endpoint::instance::Instance;
 use crate::endpoint::selectable::{Availability, Selectable, TrialOffer};
 use crate::error::{Reason, Refusal};
 use crate::listener::request::RequestGuard;
-use crate::outlier::classify::{
-    ErrorKind, OutcomeClass, classify_grpc, classify_http, is_failure,
-};
+use crate::outlier::LeaseId;
+use crate::outlier::classify::{ErrorKind, OutcomeClass, classify_grpc, classify_http};
 use crate::outlier::policy::Policy;
 use crate::router::Route;
 use crate::timer::Timer;
@@ -107,7 +106,7 @@ struct Picked {
     instance: Arc<Instance>,
     http2: Option<bool>,
     policy: Arc<Policy>,
-    trial: Option<(u64, Timestamp)>,
+    trial: Option<(LeaseId, Timestamp)>,
 }
 
 impl Exchange {
@@ -137,11 +136,17 @@ impl Exchange {
             match self.attempt(&picked, &tried).await {
                 Ok(answer) => {
                     let (class, kind) = classify(&answer, self.grpc, &picked.policy);
-                    let failure = is_failure(class, picked.policy.exception_type);
+                    let failure = class.is_failure(picked.policy.exception_type);
                     let trigger = trigger_of(&answer, self.grpc);
                     tried.push(picked.instance.id);
-                    let again = if is_trial { failure } else { self.retryable(trigger) };
-                    if again && self.may_follow(&tried) && self.take_budget(trigger, &mut budget_held)
+                    let again = if is_trial {
+                        failure
+                    } else {
+                        self.retryable(trigger)
+                    };
+                    if again
+                        && self.may_follow(&tried)
+                        && self.take_budget(trigger, &mut budget_held)
                     {
                         answer.guard.finish(class, kind);
                         drop(answer.carrier);
@@ -228,8 +233,15 @@ impl Exchange {
         let now = self.now();
         let algorithm = self.service().load_balancer;
         let upstream = &self.route.upstream;
-        let excluded: &[u64] = if full.is_empty() { tried } else { &[tried, full].concat() };
-        if let Some(entry) = self.worker.pick(upstream, algorithm, selectable, excluded, now) {
+        let excluded: &[u64] = if full.is_empty() {
+            tried
+        } else {
+            &[tried, full].concat()
+        };
+        if let Some(entry) = self
+            .worker
+            .pick(upstream, algorithm, selectable, excluded, now)
+        {
             return Ok(Picked {
                 instance: Arc::clone(&entry.instance),
                 http2: entry.http2,
@@ -269,13 +281,16 @@ impl Exchange {
             && !self.upgrade
             && retry::method_allowed(&retry.methods, &self.method, self.grpc)
             && self.body.as_ref().is_none_or(|b| b.fits())
-            && selectable.entries.iter().any(|e| !tried.contains(&e.instance.id));
+            && selectable
+                .entries
+                .iter()
+                .any(|e| !tried.contains(&e.instance.id));
         if !eligible {
             return None;
         }
         let now = self.now();
         self.route.upstream.note_eligible(now);
-        let offer = selectable.trials.iter().find(|o| !o.last_resort && !o.is_claimed())?;
+        let offer = selectable.trials.iter().find(|o| !o.is_claimed())?;
         if !self.take_budget(Trigger::Other, budget_held) {
             return None;
         }
@@ -332,7 +347,12 @@ impl Exchange {
             let guard = AttemptGuard::new(&self.worker, &self.route, instance, now, lease);
             let (route, snapshot) = (Arc::clone(&self.route), Arc::clone(&self.snapshot));
             let worker = Rc::clone(&self.worker);
-            let follow = Follow { route: &route, worker: &worker, tried, attempts: self.guard.attempts() };
+            let follow = Follow {
+                route: &route,
+                worker: &worker,
+                tried,
+                attempts: self.guard.attempts(),
+            };
             let idempotent = retry::is_idempotent(&self.method);
             let service = &route.settings.service;
             let body = self.body.clone();
@@ -350,7 +370,10 @@ impl Exchange {
             };
             let mut build = |body: AttemptBody| builder.build(&picked.instance, body);
             let mut may_follow = || {
-                method_ok && can_replay && service.retry.retry_on.attempt_timeout && follow.possible()
+                method_ok
+                    && can_replay
+                    && service.retry.retry_on.attempt_timeout
+                    && follow.possible()
             };
             let attempt = Attempt {
                 worker: &worker,
@@ -407,7 +430,12 @@ impl Exchange {
         let requests = upstream.cells.requests();
         let now = self.now();
         let taken = upstream.budget.lock().is_ok_and(|mut budget| {
-            budget.take(retry.budget_percent, retry.budget_min_per_second, requests, now)
+            budget.take(
+                retry.budget_percent,
+                retry.budget_min_per_second,
+                requests,
+                now,
+            )
         });
         if !taken {
             upstream.cells.budget_exhausted(self.worker.index);
@@ -445,11 +473,19 @@ impl Exchange {
         }
         let instance = {
             let selectable = self.route.upstream.selectable();
-            selectable.entries.iter().find(|e| full.contains(&e.instance.id)).map(|e| Arc::clone(&e.instance))
+            selectable
+                .entries
+                .iter()
+                .find(|e| full.contains(&e.instance.id))
+                .map(|e| Arc::clone(&e.instance))
         };
-        let Some(instance) = instance else { return false };
+        let Some(instance) = instance else {
+            return false;
+        };
         let pool = self.worker.pools.of(&instance);
-        attempt::within(&mut self.timer, until, pool.freed()).await.is_some()
+        attempt::within(&mut self.timer, until, pool.freed())
+            .await
+            .is_some()
     }
 
     fn nothing_to_pick(&self, reason: Reason) -> Refusal {
@@ -490,9 +526,16 @@ impl Exchange {
         kind: Option<ErrorKind>,
         picked: &Picked,
     ) -> Outcome {
-        let Answer { response, carrier, guard } = answer;
+        let Answer {
+            response,
+            carrier,
+            guard,
+        } = answer;
         let now = self.now();
-        self.route.upstream.cells.attempt(self.worker.index, now.since(guard.sent_at));
+        self.route
+            .upstream
+            .cells
+            .attempt(self.worker.index, now.since(guard.sent_at));
         if response.status() == StatusCode::SWITCHING_PROTOCOLS && !self.upgrade {
             let address = &picked.instance.address;
             let message = format!("{address} switches protocols although nobody asked for it");
@@ -503,7 +546,9 @@ impl Exchange {
             guard.good_head();
         }
         self.guard.head(response.status().as_u16(), now);
-        if self.grpc && let Some(code) = response_body::grpc_code(response.headers()) {
+        if self.grpc
+            && let Some(code) = response_body::grpc_code(response.headers())
+        {
             self.guard.grpc_code(code);
         }
         let idle = idle_limit(self.service(), self.grpc, response.headers());
@@ -528,13 +573,21 @@ fn idle_limit(service: &Service, grpc: bool, headers: &HeaderMap) -> Option<Dura
         || headers
             .get(http::header::CONTENT_TYPE)
             .is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"));
-    if quiet && !timeout.idle_explicit { Some(limits::LONG_IDLE) } else { timeout.idle }
+    if quiet && !timeout.idle_explicit {
+        Some(limits::LONG_IDLE)
+    } else {
+        timeout.idle
+    }
 }
 
 /// The idle limit of a tunnel.
 pub fn tunnel_idle(service: &Service) -> Option<Duration> {
     let timeout = &service.timeout;
-    if timeout.idle_explicit { timeout.idle } else { Some(limits::LONG_IDLE) }
+    if timeout.idle_explicit {
+        timeout.idle
+    } else {
+        Some(limits::LONG_IDLE)
+    }
 }
 
 /// Everything a tunnel is started with.
@@ -565,7 +618,10 @@ fn classify(answer: &Answer, grpc: bool, policy: &Policy) -> (OutcomeClass, Opti
         return (OutcomeClass::Success, None);
     }
     let (class, kind) = match response_body::grpc_code(answer.response.headers()) {
-        Some(code) if grpc => (classify_grpc(code, policy), ErrorKind::GrpcStatus),
+        Some(code) if grpc => (
+            classify_grpc(Some(u32::from(code)), policy),
+            ErrorKind::GrpcStatus,
+        ),
         Some(_) | None => (classify_http(status, policy), ErrorKind::Http5xx),
     };
     (class, (class != OutcomeClass::Success).then_some(kind))
@@ -594,7 +650,10 @@ impl Follow<'_> {
         let retry = &self.route.settings.service.retry;
         let selectable = self.route.upstream.selectable();
         self.attempts < retry.max_attempts
-            && selectable.entries.iter().any(|e| !self.tried.contains(&e.instance.id))
+            && selectable
+                .entries
+                .iter()
+                .any(|e| !self.tried.contains(&e.instance.id))
     }
 
     /// The present attempt's instance counts as tried here.
@@ -607,8 +666,12 @@ impl Follow<'_> {
         self.attempts < retry.max_attempts
             && untried
             && upstream.budget.lock().is_ok_and(|mut budget| {
-                let taken =
-                    budget.take(retry.budget_percent, retry.budget_min_per_second, requests, now);
+                let taken = budget.take(
+                    retry.budget_percent,
+                    retry.budget_min_per_second,
+                    requests,
+                    now,
+                );
                 if taken {
                     budget.give_back();
                 }

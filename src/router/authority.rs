@@ -27,7 +27,11 @@ impl<'a> Authority<'a> {
                 "" => None,
                 after => Some(after.strip_prefix(':').ok_or(AuthorityError)?),
             };
-            (text.split_at_checked(inside.len() + 2).map_or(text, |(host, _)| host), port)
+            (
+                text.split_at_checked(inside.len() + 2)
+                    .map_or(text, |(host, _)| host),
+                port,
+            )
         } else {
             let (host, port) = match text.split_once(':') {
                 Some((host, port)) => (host, Some(port)),
@@ -70,8 +74,12 @@ pub fn is_loopback(host: &str) -> bool {
             host.eq_ignore_ascii_case("localhost") || host.eq_ignore_ascii_case("localhost.")
         }
         Some(b'1' | b'[' | b':' | b'0') => {
-            let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
-            bare.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+            let bare = host
+                .strip_prefix('[')
+                .and_then(|h| h.strip_suffix(']'))
+                .unwrap_or(host);
+            bare.parse::<IpAddr>()
+                .is_ok_and(|ip| ip.to_canonical().is_loopback())
         }
         _ => false,
     }
@@ -81,7 +89,10 @@ pub fn is_loopback(host: &str) -> bool {
 /// (`group@@service`) can be addressed is not allowed here: they have an alias.
 fn is_host_byte(b: u8) -> bool {
     b.is_ascii_alphanumeric()
-        || matches!(b, b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')')
+        || matches!(
+            b,
+            b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')'
+        )
         || matches!(b, b'*' | b'+' | b',' | b';' | b'=')
 }
 
@@ -100,17 +111,33 @@ mod tests {
         ] {
             assert_eq!(Authority::parse(text).unwrap().host(), host);
         }
-        for bad in ["", ":80", "[::1", "a b", "a:b", "a:99999", "u@h", "a/b", "[::1]x", "a:+1"] {
+        for bad in [
+            "", ":80", "[::1", "a b", "a:b", "a:99999", "u@h", "a/b", "[::1]x", "a:+1",
+        ] {
             assert!(Authority::parse(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn loopback_names() {
-        for yes in ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "[::1]", "::1"] {
+        for yes in [
+            "localhost",
+            "LOCALHOST",
+            "127.0.0.1",
+            "127.9.9.9",
+            "[::1]",
+            "::1",
+        ] {
             assert!(is_loopback(yes), "{yes}");
         }
-        for no in ["orders.localhost", "128.0.0.1", "local", "1orders", "[::2]", "10.0.0.1"] {
+        for no in [
+            "orders.localhost",
+            "128.0.0.1",
+            "local",
+            "1orders",
+            "[::2]",
+            "10.0.0.1",
+        ] {
             assert!(!is_loopback(no), "{no}");
         }
     }

@@ -33,7 +33,11 @@ pub struct Settings {
 impl Settings {
     /// For a service called `name`.
     pub fn new(service: Arc<Service>, name: &str) -> Self {
-        let host = if Authority::parse(name).is_ok() { name.to_owned() } else { alias(name) };
+        let host = if Authority::parse(name).is_ok() {
+            name.to_owned()
+        } else {
+            alias(name)
+        };
         let host = HeaderValue::from_str(&host)
             .unwrap_or_else(|_| HeaderValue::from_static("unnamed.outrigger"));
         Self { service, host }
@@ -75,11 +79,19 @@ impl RouteTable {
         let mut near: Vec<(usize, &Arc<str>)> = self
             .routes
             .iter()
-            .map(|r| (distance(&name, &r.upstream.name.to_ascii_lowercase()), &r.upstream.name))
+            .map(|r| {
+                (
+                    distance(&name, &r.upstream.name.to_ascii_lowercase()),
+                    &r.upstream.name,
+                )
+            })
             .filter(|(d, n)| *d <= 2.max(n.len() / 3))
             .collect();
         near.sort();
-        near.into_iter().take(3).map(|(_, n)| Arc::clone(n)).collect()
+        near.into_iter()
+            .take(3)
+            .map(|(_, n)| Arc::clone(n))
+            .collect()
     }
 }
 
@@ -119,17 +131,23 @@ impl TableBuilder {
     /// The table. Exact names win over derived ones (alias, bare name of a Nacos default group);
     /// of two services with one derived name neither has it.
     pub fn build(mut self) -> (RouteTable, Vec<Conflict>) {
-        self.routes.sort_by(|a, b| a.upstream.name.cmp(&b.upstream.name));
+        self.routes
+            .sort_by(|a, b| a.upstream.name.cmp(&b.upstream.name));
         let mut hosts: FxHashMap<Box<str>, Arc<Route>> = FxHashMap::default();
         let mut names: FxHashMap<Box<str>, Arc<Route>> = FxHashMap::default();
         let mut exact: FxHashMap<String, Vec<Arc<Route>>> = FxHashMap::default();
         let mut derived: FxHashMap<String, Vec<Arc<Route>>> = FxHashMap::default();
         for route in &self.routes {
             for host in &route.settings.service.hosts {
-                hosts.entry(host.to_ascii_lowercase().into()).or_insert_with(|| Arc::clone(route));
+                hosts
+                    .entry(host.to_ascii_lowercase().into())
+                    .or_insert_with(|| Arc::clone(route));
             }
             let name = route.upstream.name.to_ascii_lowercase();
-            exact.entry(name.clone()).or_default().push(Arc::clone(route));
+            exact
+                .entry(name.clone())
+                .or_default()
+                .push(Arc::clone(route));
             let mut more = vec![alias(&name)];
             if let Some(bare) = name.strip_prefix("default_group@@") {
                 more.push(bare.to_owned());
@@ -137,7 +155,10 @@ impl TableBuilder {
             }
             more.sort();
             more.dedup();
-            for other in more.into_iter().filter(|other| *other != name && !other.is_empty()) {
+            for other in more
+                .into_iter()
+                .filter(|other| *other != name && !other.is_empty())
+            {
                 derived.entry(other).or_default().push(Arc::clone(route));
             }
         }
@@ -161,14 +182,24 @@ impl TableBuilder {
             names.extend(routes.pop().map(|route| (name.into_boxed_str(), route)));
         }
         conflicts.sort_by(|a, b| a.key.cmp(&b.key));
-        (RouteTable { hosts, names, routes: self.routes }, conflicts)
+        (
+            RouteTable {
+                hosts,
+                names,
+                routes: self.routes,
+            },
+            conflicts,
+        )
     }
 }
 
 fn conflict(key: &str, routes: &[Arc<Route>]) -> Conflict {
     Conflict {
         key: key.to_owned(),
-        services: routes.iter().map(|r| Arc::clone(&r.upstream.name)).collect(),
+        services: routes
+            .iter()
+            .map(|r| Arc::clone(&r.upstream.name))
+            .collect(),
     }
 }
 
@@ -177,7 +208,11 @@ fn conflict(key: &str, routes: &[Arc<Route>]) -> Conflict {
 pub fn alias(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for c in name.chars().map(|c| c.to_ascii_lowercase()) {
-        let c = if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' { c } else { '-' };
+        let c = if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' {
+            c
+        } else {
+            '-'
+        };
         if c != '-' || !out.ends_with('-') {
             out.push(c);
         }

@@ -132,7 +132,11 @@ pub fn list_has(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
 /// Returns whether the app takes trailers.
 pub fn clean_request(headers: &mut HeaderMap, seen: Seen, upgrade: bool) -> bool {
     let trailers = seen.te() && list_has(headers, &TE, "trailers");
-    let protocol = if upgrade { headers.get(UPGRADE).cloned() } else { None };
+    let protocol = if upgrade {
+        headers.get(UPGRADE).cloned()
+    } else {
+        None
+    };
     clean(headers, seen);
     if seen.expect() {
         headers.remove(EXPECT);
@@ -156,7 +160,11 @@ pub fn clean_response(headers: &mut HeaderMap, keep_trailer: bool, switched: boo
     } else {
         None
     };
-    let protocol = if switched { headers.get(UPGRADE).cloned() } else { None };
+    let protocol = if switched {
+        headers.get(UPGRADE).cloned()
+    } else {
+        None
+    };
     clean(headers, seen);
     if let Some(announced) = announced {
         headers.insert(TRAILER, announced);
@@ -300,7 +308,10 @@ mod tests {
     fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
-            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+            headers.append(
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            );
         }
         headers
     }
@@ -335,18 +346,36 @@ mod tests {
 
     #[test]
     fn a_tunnel_keeps_its_protocol() {
-        let mut headers = map(&[("connection", "Upgrade, x-a"), ("upgrade", "websocket"), ("x-a", "1")]);
+        let mut headers = map(&[
+            ("connection", "Upgrade, x-a"),
+            ("upgrade", "websocket"),
+            ("x-a", "1"),
+        ]);
         let seen = Seen::scan(&headers);
         clean_request(&mut headers, seen, true);
-        assert_eq!(headers, map(&[("upgrade", "websocket"), ("connection", "upgrade")]));
+        assert_eq!(
+            headers,
+            map(&[("upgrade", "websocket"), ("connection", "upgrade")])
+        );
     }
 
     #[test]
     fn lists_are_joined() {
-        let mut headers = map(&[("via", "1.0 fred"), ("via", "1.1 ben"), ("cookie", "a=1"), ("cookie", "b=2")]);
+        let mut headers = map(&[
+            ("via", "1.0 fred"),
+            ("via", "1.1 ben"),
+            ("cookie", "a=1"),
+            ("cookie", "b=2"),
+        ]);
         let seen = Seen::scan(&headers);
         append_to_list(&mut headers, VIA, &VIA_ENTRY);
         join_cookies(&mut headers, seen);
-        assert_eq!(headers, map(&[("via", "1.0 fred, 1.1 ben, 1.1 outrigger"), ("cookie", "a=1; b=2")]));
+        assert_eq!(
+            headers,
+            map(&[
+                ("via", "1.0 fred, 1.1 ben, 1.1 outrigger"),
+                ("cookie", "a=1; b=2")
+            ])
+        );
     }
 }

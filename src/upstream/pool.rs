@@ -77,7 +77,12 @@ impl Pools {
     /// Empty pools.
     pub fn new(clock: Clock, cells: Arc<WorkerCellsRow>, workers: usize) -> Self {
         let workers = u32::try_from(workers).unwrap_or(1).max(1);
-        Self { clock, cells, workers, instances: RefCell::default() }
+        Self {
+            clock,
+            cells,
+            workers,
+            instances: RefCell::default(),
+        }
     }
 
     /// The pool of an instance.
@@ -192,7 +197,10 @@ impl Stream {
 
     /// Takes no new streams on this connection.
     pub fn retire(&self) {
-        self.pool.multiplexed.borrow_mut().retain(|c| c.id != self.connection.id);
+        self.pool
+            .multiplexed
+            .borrow_mut()
+            .retain(|c| c.id != self.connection.id);
     }
 }
 
@@ -208,7 +216,11 @@ impl Lent {
         // The bound is the sidecar's; each worker keeps its share.
         let share = self.max_idle.div_ceil(pool.workers).max(1);
         if u32::try_from(idle.len()).unwrap_or(u32::MAX) < share {
-            idle.push(Idle { sender: self.sender, born: self.born, since: pool.clock.now() });
+            idle.push(Idle {
+                sender: self.sender,
+                born: self.born,
+                since: pool.clock.now(),
+            });
         }
         drop(idle);
         pool.changed.notify_one();
@@ -251,7 +263,9 @@ impl InstancePool {
         limits: &Limits,
     ) -> Result<Lent, CheckoutError> {
         let place = self.place(settings)?;
-        let stream = connect::tcp(&self.instance).await.map_err(CheckoutError::Failed)?;
+        let stream = connect::tcp(&self.instance)
+            .await
+            .map_err(CheckoutError::Failed)?;
         let (sender, connection) = http1::Builder::new()
             .max_headers(limits.max_response_headers)
             .max_buf_size(limits.max_response_header_bytes.max(8192))
@@ -280,7 +294,9 @@ impl InstancePool {
         if connections.iter().any(|c| c.sender.is_closed()) {
             connections.retain(|c| !c.sender.is_closed());
         }
-        let connection = connections.iter().find(|c| c.streams.get() < STREAMS_PER_CONNECTION)?;
+        let connection = connections
+            .iter()
+            .find(|c| c.streams.get() < STREAMS_PER_CONNECTION)?;
         connection.streams.set(connection.streams.get() + 1);
         Some(Stream {
             sender: connection.sender.clone(),
@@ -333,14 +349,18 @@ impl InstancePool {
         self.connecting.set(true);
         let _connecting = Connecting(self);
         let place = self.place(settings)?;
-        let stream = connect::tcp(&self.instance).await.map_err(CheckoutError::Failed)?;
+        let stream = connect::tcp(&self.instance)
+            .await
+            .map_err(CheckoutError::Failed)?;
         let (sender, connection) = http2::Builder::new(LocalExecutor)
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_header_list_size(u32::try_from(limits.max_response_header_bytes).unwrap_or(u32::MAX))
+            .max_header_list_size(
+                u32::try_from(limits.max_response_header_bytes).unwrap_or(u32::MAX),
+            )
             .handshake(TokioIo::new(stream))
             .await
             .map_err(CheckoutError::Handshake)?;
@@ -359,7 +379,12 @@ impl InstancePool {
             last_used: Cell::new(now),
         });
         self.multiplexed.borrow_mut().push(Rc::clone(&connection));
-        Ok(Stream { sender, reused: false, connection, pool: Rc::clone(self) })
+        Ok(Stream {
+            sender,
+            reused: false,
+            connection,
+            pool: Rc::clone(self),
+        })
     }
 
     /// Waits until a place may have come free. The caller bounds the time.
@@ -369,13 +394,18 @@ impl InstancePool {
     }
 
     fn place(self: &Rc<Self>, settings: &PoolSettings) -> Result<Place, CheckoutError> {
-        if !self.instance.take_connection(settings.max_connections_per_instance) {
+        if !self
+            .instance
+            .take_connection(settings.max_connections_per_instance)
+        {
             return Err(CheckoutError::Full);
         }
         if let Some(cells) = self.cells.own() {
             cells.upstream_connections.fetch_add(1, Relaxed);
         }
-        Ok(Place { pool: Rc::clone(self) })
+        Ok(Place {
+            pool: Rc::clone(self),
+        })
     }
 
     fn tidy(&self, now: Timestamp) {

@@ -98,7 +98,11 @@ impl RequestBody {
         self.written_at.set(None);
         let now = self.clock.now();
         self.offered_at.set(now);
-        AttemptBody { body: Some(Rc::clone(self)), attempt, cursor: 0 }
+        AttemptBody {
+            body: Some(Rc::clone(self)),
+            attempt,
+            cursor: 0,
+        }
     }
 
     /// Whether all of it was read from the app.
@@ -201,7 +205,10 @@ impl RequestBody {
         self.kept.borrow_mut().push(kept);
     }
 
-    fn poll_incoming(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
+    fn poll_incoming(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
         let mut slot = self.incoming.borrow_mut();
         let Some(incoming) = slot.as_mut() else {
             return match self.fault.get() {
@@ -227,13 +234,19 @@ impl RequestBody {
             Poll::Ready(Some(Err(error))) => {
                 self.waiting_since.set(None);
                 let gone = error.is_incomplete_message() || error.is_closed();
-                self.fail(if gone { BodyFault::Gone } else { BodyFault::Malformed });
+                self.fail(if gone {
+                    BodyFault::Gone
+                } else {
+                    BodyFault::Malformed
+                });
                 Poll::Ready(Some(Err(BodyAborted)))
             }
             Poll::Ready(Some(Ok(frame))) => {
                 self.waiting_since.set(None);
                 self.offered_at.set(self.clock.now());
-                let bytes = frame.data_ref().map_or(0, |d| u64::try_from(d.len()).unwrap_or(0));
+                let bytes = frame
+                    .data_ref()
+                    .map_or(0, |d| u64::try_from(d.len()).unwrap_or(0));
                 let read = self.read_bytes.get().saturating_add(bytes);
                 self.read_bytes.set(read);
                 if self.max_bytes > 0 && read > self.max_bytes {
@@ -273,7 +286,11 @@ pub struct AttemptBody {
 impl AttemptBody {
     /// No body at all.
     pub const fn empty() -> Self {
-        Self { body: None, attempt: 0, cursor: 0 }
+        Self {
+            body: None,
+            attempt: 0,
+            cursor: 0,
+        }
     }
 
     fn kept_left(&self, body: &RequestBody) -> bool {
@@ -290,14 +307,20 @@ impl Body for AttemptBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
         let this = &mut *self;
-        let Some(body) = &this.body else { return Poll::Ready(None) };
+        let Some(body) = &this.body else {
+            return Poll::Ready(None);
+        };
         if body.attempt.get() != this.attempt {
             return Poll::Ready(Some(Err(BodyAborted)));
         }
         body.started.set(true);
         let replayed = {
             let kept = body.kept.borrow();
-            if body.overflowed.get() { None } else { kept.get(this.cursor).cloned() }
+            if body.overflowed.get() {
+                None
+            } else {
+                kept.get(this.cursor).cloned()
+            }
         };
         let polled = match replayed {
             Some(Kept::Data(data)) => Poll::Ready(Some(Ok(Frame::data(data)))),
@@ -329,7 +352,9 @@ impl Body for AttemptBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let Some(body) = &self.body else { return SizeHint::with_exact(0) };
+        let Some(body) = &self.body else {
+            return SizeHint::with_exact(0);
+        };
         let mut hint = body.size_hint();
         let kept: u64 = if body.overflowed.get() {
             0

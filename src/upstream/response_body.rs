@@ -94,7 +94,9 @@ impl UpstreamBody {
     pub fn new(parts: UpstreamBodyParts) -> ProxyBody {
         let sized = parts.inner.size_hint().exact().is_some();
         let ended = parts.inner.is_end_stream();
-        parts.attempt.on_cancel(Cancelled::Class(parts.class, parts.kind));
+        parts
+            .attempt
+            .on_cancel(Cancelled::Class(parts.class, parts.kind));
         let mut body = Self {
             inner: parts.inner,
             carrier: Some(parts.carrier),
@@ -120,14 +122,17 @@ impl UpstreamBody {
     /// The last byte or the trailers were seen.
     fn complete(&mut self, trailers: Option<&HeaderMap>) {
         if let Some(code) = trailers.and_then(grpc_code).filter(|_| self.grpc) {
-            self.class = classify_grpc(code, self.request.policy());
+            self.class = classify_grpc(Some(u32::from(code)), self.request.policy());
             self.kind = (self.class != OutcomeClass::Success).then_some(ErrorKind::GrpcStatus);
             self.request.grpc_code(code);
         }
         if let Some(attempt) = self.attempt.take() {
             attempt.finish(self.class, self.kind);
         }
-        let whole = self.request_body.as_ref().is_none_or(|b| b.written_at().is_some());
+        let whole = self
+            .request_body
+            .as_ref()
+            .is_none_or(|b| b.written_at().is_some());
         match self.carrier.take() {
             Some(Carrier::Http1(lent)) if whole => lent.release(),
             Some(Carrier::Http1(_) | Carrier::Http2(_)) | None => {}
@@ -137,7 +142,10 @@ impl UpstreamBody {
 
     /// The instance broke off.
     fn broken(&mut self, kind: ErrorKind, reason: Reason) {
-        let faulty_app = self.request_body.as_ref().is_some_and(|b| b.fault().is_some());
+        let faulty_app = self
+            .request_body
+            .as_ref()
+            .is_some_and(|b| b.fault().is_some());
         if let Some(attempt) = self.attempt.take() {
             if faulty_app {
                 attempt.finish(OutcomeClass::Ignored, None);
@@ -146,7 +154,11 @@ impl UpstreamBody {
             }
         }
         self.carrier = None;
-        self.request.broken(if faulty_app { Reason::ClientClosed } else { reason });
+        self.request.broken(if faulty_app {
+            Reason::ClientClosed
+        } else {
+            reason
+        });
     }
 
     /// No byte for too long. Charged only where the length says that bytes are missing.
@@ -168,7 +180,9 @@ impl UpstreamBody {
         }
         match Pin::new(&mut self.inner).poll_frame(cx) {
             Poll::Pending => {
-                let Some(idle) = self.idle else { return Poll::Pending };
+                let Some(idle) = self.idle else {
+                    return Poll::Pending;
+                };
                 let now = self.request.now();
                 let since = *self.waiting_since.get_or_insert(now);
                 self.timer.set(since + idle);
@@ -215,22 +229,34 @@ impl UpstreamBody {
         self.kind = Some(ErrorKind::GrpcStatus);
         self.request.grpc_code(13);
         self.complete(None);
-        Frame::trailers(status_trailers("13", "the instance ended the call without a grpc-status"))
+        Frame::trailers(status_trailers(
+            "13",
+            "the instance ended the call without a grpc-status",
+        ))
     }
 
     /// The instance was lost before anything but the head was sent: 14 in trailers.
     fn lost_status(&mut self) -> Frame<Bytes> {
         self.request.grpc_code(14);
         self.broken(ErrorKind::Truncated, Reason::UpstreamReset);
-        Frame::trailers(status_trailers("14", "the instance was lost during the call"))
+        Frame::trailers(status_trailers(
+            "14",
+            "the instance was lost during the call",
+        ))
     }
 }
 
 fn status_trailers(code: &'static str, message: &'static str) -> HeaderMap {
     use http::{HeaderName, HeaderValue};
     let mut trailers = HeaderMap::with_capacity(2);
-    trailers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static(code));
-    trailers.insert(HeaderName::from_static("grpc-message"), HeaderValue::from_static(message));
+    trailers.insert(
+        HeaderName::from_static("grpc-status"),
+        HeaderValue::from_static(code),
+    );
+    trailers.insert(
+        HeaderName::from_static("grpc-message"),
+        HeaderValue::from_static(message),
+    );
     trailers
 }
 

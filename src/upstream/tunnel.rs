@@ -26,12 +26,24 @@ pub async fn run(
     mut drain: watch::Receiver<DrainPhase>,
     mut request: RequestGuard,
 ) {
-    let (Ok(app), Ok(instance)) = (app.await, instance.await) else { return };
+    let (Ok(app), Ok(instance)) = (app.await, instance.await) else {
+        return;
+    };
     let last = Rc::new(Cell::new(clock.now()));
-    let mut app = Watched { io: TokioIo::new(app), clock, last: Rc::clone(&last) };
-    let mut instance = Watched { io: TokioIo::new(instance), clock, last: Rc::clone(&last) };
+    let mut app = Watched {
+        io: TokioIo::new(app),
+        clock,
+        last: Rc::clone(&last),
+    };
+    let mut instance = Watched {
+        io: TokioIo::new(instance),
+        clock,
+        last: Rc::clone(&last),
+    };
     let silence = async {
-        let Some(idle) = idle else { return std::future::pending().await };
+        let Some(idle) = idle else {
+            return std::future::pending().await;
+        };
         loop {
             let due = last.get() + idle;
             if clock.now() >= due {

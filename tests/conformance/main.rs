@@ -1,4 +1,4 @@
 //! Conformance tests.
 
-mod ejection;
 mod config_golden;
+mod ejection;

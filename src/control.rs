@@ -1,0 +1,109 @@
+//! The control plane's thread: discovery, one driver per upstream, health checks, the configuration.
+//! Workers see its snapshots; admin asks it through a [`ControlHandle`].
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::status::{ProcessStatus, RouteExplanation, UpstreamStatus};
+
+/// Questions and orders to control, from the admin thread.
+#[derive(Debug)]
+pub enum Question {
+    /// The process.
+    Process(oneshot::Sender<ProcessStatus>),
+    /// All upstreams, for metrics; or one by any of its names.
+    Upstreams(Option<String>, oneshot::Sender<Vec<UpstreamStatus>>),
+    /// Which rule and upstream a request would find: an absolute or origin-form URL and headers.
+    Route {
+        /// The URL.
+        url: String,
+        /// Header lines.
+        headers: Vec<(String, String)>,
+        /// The answer.
+        reply: oneshot::Sender<RouteExplanation>,
+    },
+}
+
+/// Asks control. Cheap to clone; usable from any thread.
+#[derive(Clone, Debug)]
+pub struct ControlHandle {
+    questions: mpsc::Sender<Question>,
+}
+
+/// Control does not answer: it is shutting down, or stuck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the control plane does not answer")]
+pub struct NoAnswer;
+
+impl ControlHandle {
+    /// A handle and the questions' other end.
+    pub fn channel() -> (Self, mpsc::Receiver<Question>) {
+        let (questions, receiver) = mpsc::channel(64);
+        (Self { questions }, receiver)
+    }
+
+    /// The process.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn process(&self) -> Result<ProcessStatus, NoAnswer> {
+        self.ask(Question::Process).await
+    }
+
+    /// All upstreams.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn upstreams(&self) -> Result<Vec<UpstreamStatus>, NoAnswer> {
+        self.ask(|reply| Question::Upstreams(None, reply)).await
+    }
+
+    /// One upstream by any of its names.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn upstream(&self, name: &str) -> Result<Option<UpstreamStatus>, NoAnswer> {
+        let name = Some(name.to_owned());
+        let found = self.ask(|reply| Question::Upstreams(name, reply)).await?;
+        Ok(found.into_iter().next())
+    }
+
+    /// What the addressing rules make of a request.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn route(
+        &self,
+        url: String,
+        headers: Vec<(String, String)>,
+    ) -> Result<RouteExplanation, NoAnswer> {
+        self.ask(|reply| Question::Route {
+            url,
+            headers,
+            reply,
+        })
+        .await
+    }
+
+    async fn ask<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> Question,
+    ) -> Result<T, NoAnswer> {
+        let (reply, answer) = oneshot::channel();
+        self.questions
+            .send(question(reply))
+            .await
+            .map_err(|_| NoAnswer)?;
+        answer.await.map_err(|_| NoAnswer)
+    }
+}
+
+/// What both planes were told at the start; for admin and metrics.
+#[derive(Debug)]
+pub struct Facts {
+    /// Package version.
+    pub version: &'static str,
+    /// Counters of the workers.
+    pub workers: Arc<[crate::metrics::cells::WorkerCells]>,
+}

@@ -1,0 +1,267 @@
+//! What is live, as values: made by control on request, shown by admin, metrics and the command
+//! line. Serialized as it stands, so a field's name is part of the API.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::cells::UpstreamReading;
+
+/// The process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// Package version.
+    pub version: String,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+    /// Process id.
+    pub pid: u32,
+    /// `serving`, `draining` or `cut`.
+    pub phase: String,
+    /// Whether `/readyz` says 200.
+    pub ready: bool,
+    /// Why not, or warnings that do not stop readiness.
+    pub conditions: Vec<Condition>,
+    /// Addresses by listener name.
+    pub listeners: BTreeMap<String, Vec<String>>,
+    /// The configuration.
+    pub config: ConfigStatus,
+    /// Registries.
+    pub registries: Vec<RegistryStatus>,
+    /// Upstreams, briefly.
+    pub upstreams: Vec<UpstreamSummary>,
+    /// Names that more than one service wants: none of them has it.
+    pub alias_conflicts: Vec<String>,
+}
+
+/// One readiness condition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// `listeners`, `config`, `registry:NAME`, `draining`.
+    pub name: String,
+    /// Whether it holds up readiness.
+    pub failing: bool,
+    /// For people.
+    pub message: String,
+}
+
+/// The configuration in force.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConfigStatus {
+    /// The main file, if there is one.
+    pub file: Option<String>,
+    /// Hash of all files read.
+    pub hash: String,
+    /// When it was loaded, RFC 3339.
+    pub loaded_at: String,
+    /// Whether the last reload was applied.
+    pub last_reload_ok: bool,
+    /// Its problems, one a line.
+    pub last_problems: Vec<String>,
+    /// Policy files in force.
+    pub policy_files: Vec<String>,
+    /// Policy files left out, with their problems.
+    pub rejected_files: Vec<RejectedFile>,
+    /// Changed keys that need a restart.
+    pub restart_required: Vec<String>,
+}
+
+/// A policy file that did not load.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RejectedFile {
+    /// Which.
+    pub file: String,
+    /// One a line.
+    pub problems: Vec<String>,
+}
+
+/// One registry.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RegistryStatus {
+    /// Its key.
+    pub name: String,
+    /// `embedded`, `file`, `nacos`.
+    pub kind: String,
+    /// Its last requests were answered.
+    pub up: bool,
+    /// A set is older than three periods.
+    pub stale: bool,
+    /// Its health flags are forged at the moment.
+    pub protected: bool,
+    /// Seconds since its last answer.
+    pub age_s: Option<f64>,
+    /// Unix time of its last answer.
+    pub last_success_unix_s: Option<f64>,
+    /// Live subscriptions.
+    pub subscriptions: usize,
+    /// Answers by result.
+    pub updates: BTreeMap<String, u64>,
+    /// Of the last request that failed.
+    pub last_error: Option<String>,
+}
+
+/// One upstream, briefly.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UpstreamSummary {
+    /// Its name.
+    pub name: String,
+    /// Other names it answers to.
+    pub aliases: Vec<String>,
+    /// Listed hosts.
+    pub hosts: Vec<String>,
+    /// Configured, or discovered at a request.
+    pub discovered: bool,
+    /// Where its endpoints come from: a registry's name or `static`.
+    pub source: String,
+    /// Seconds since the source's last answer; `None` before the first and for static ones.
+    pub age_s: Option<f64>,
+    /// The set is older than three periods.
+    pub stale: bool,
+    /// A held update, for people.
+    pub held: Option<String>,
+    /// The source's last error.
+    pub error: Option<String>,
+    /// The policy's name.
+    pub policy: String,
+    /// Where it stands, `file:line`.
+    pub policy_at: String,
+    /// `enforce`, `observe` or `disabled`.
+    pub mode: String,
+    /// Endpoints listed by the source.
+    pub listed: usize,
+    /// Routable ones (n of the cap).
+    pub routable: usize,
+    /// Pickable at the moment.
+    pub selectable: usize,
+    /// How many may be out.
+    pub ejection_limit: usize,
+    /// How many are out (would be, in mode observe).
+    pub ejected: usize,
+    /// Instances by state: healthy ejected probing unhealthy draining disabled.
+    pub states: BTreeMap<String, usize>,
+    /// Every un-ejected instance is abnormal or does not pass.
+    pub last_resort: bool,
+    /// Why nothing can be picked, if so.
+    pub unavailable: Option<String>,
+}
+
+/// One instance with everything that is known of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct InstanceStatus {
+    /// `ip:port`.
+    pub instance: String,
+    /// One of healthy ejected probing unhealthy draining disabled.
+    pub state: String,
+    /// The whole story in one sentence.
+    pub why: String,
+    /// Registry's weight.
+    pub weight: f64,
+    /// Its share of traffic, below 1 while it ramps.
+    pub share: f64,
+    /// The registry's flags.
+    pub registry_healthy: bool,
+    /// See `registry_healthy`.
+    pub enabled: bool,
+    /// See `registry_healthy`.
+    pub draining: bool,
+    /// Its active checks pass; `None` without checks.
+    pub check_passes: Option<bool>,
+    /// What the last check said.
+    pub check_message: Option<String>,
+    /// Cluster in the registry.
+    pub cluster: Option<String>,
+    /// Metadata.
+    pub metadata: BTreeMap<String, String>,
+    /// The window.
+    pub window_s: f64,
+    /// Judged calls in it.
+    pub requests: u64,
+    /// Those that count as failures.
+    pub errors: u64,
+    /// Network errors.
+    pub network_errors: u64,
+    /// Business errors.
+    pub business_errors: u64,
+    /// In percent.
+    pub error_rate_pct: f64,
+    /// Abnormal strictly above.
+    pub threshold_pct: f64,
+    /// Calls per second.
+    pub qps: f64,
+    /// Needed to be judged.
+    pub lower_qps_limit: f64,
+    /// Failures in a row.
+    pub streak: u64,
+    /// Failures in a row that eject; 0: off.
+    pub streak_limit: u64,
+    /// By kind.
+    pub errors_by_kind: BTreeMap<String, u64>,
+    /// Why an abnormal one was left in: removal_rate, last_instance, hold.
+    pub suppressed_by: Option<String>,
+    /// Step of the schedule while ejected.
+    pub k: Option<u32>,
+    /// RFC 3339.
+    pub next_probe_at: Option<String>,
+    /// Unix time of the next probe.
+    pub next_probe_unix_s: Option<f64>,
+    /// Seconds it has been out.
+    pub ejected_for_s: Option<f64>,
+    /// How often it was ejected.
+    pub times_ejected: u32,
+    /// A remembered k after a restore.
+    pub remembered_k: Option<u32>,
+    /// Requests in flight.
+    pub in_flight: u32,
+    /// Open connections.
+    pub connections: u32,
+    /// Attempts since the start: success, network_error, business_error, ignored.
+    pub attempts: BTreeMap<String, u64>,
+}
+
+/// Counters that the driver keeps: decisions about one upstream since the start.
+#[derive(Clone, Debug, Default)]
+pub struct Decisions {
+    /// By (policy, mode enforced or observed, trigger).
+    pub ejections: BTreeMap<(Arc<str>, &'static str, &'static str), u64>,
+    /// By (policy, mode, cause).
+    pub suppressed: BTreeMap<(Arc<str>, &'static str, &'static str), u64>,
+    /// By result: good, failed, expired, ignored.
+    pub probes: BTreeMap<&'static str, u64>,
+    /// By (mode, restored_by).
+    pub recoveries: BTreeMap<(&'static str, &'static str), u64>,
+    /// Seconds out of each ended ejection, as a histogram: bounds 30 60 120 300 600 1800 3600.
+    pub durations: [u64; 8],
+    /// Sum of those seconds.
+    pub duration_sum_s: f64,
+}
+
+/// Everything metrics and `upstreams/{u}` need of one upstream.
+#[derive(Clone, Debug)]
+pub struct UpstreamStatus {
+    /// Briefly.
+    pub summary: UpstreamSummary,
+    /// In the source's order; ejected and disabled ones too.
+    pub instances: Vec<InstanceStatus>,
+    /// Decisions since the start.
+    pub decisions: Decisions,
+    /// Request counters.
+    pub counters: UpstreamReading,
+}
+
+/// What `explain-route` and `GET /api/v1/route` tell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RouteExplanation {
+    /// Which rule matched, or would have.
+    pub rule: String,
+    /// The upstream, if one was found.
+    pub upstream: Option<String>,
+    /// What instances see as target.
+    pub target: Option<String>,
+    /// What instances see as Host.
+    pub host: Option<String>,
+    /// The answer otherwise: status and reason.
+    pub refusal: Option<String>,
+    /// Near names.
+    pub nearest: Vec<String>,
+}
