@@ -10,6 +10,7 @@ pub mod control;
 pub mod discovery;
 pub mod endpoint;
 pub mod error;
+pub mod health;
 pub mod http_client;
 pub mod journal;
 pub mod listener;

@@ -6,6 +6,7 @@
 pub mod cap;
 pub mod classify;
 pub mod detector;
+pub mod driver;
 pub mod policy;
 pub mod replay;
 

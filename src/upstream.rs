@@ -10,7 +10,7 @@ pub mod request_body;
 pub mod response_body;
 pub mod tunnel;
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
@@ -68,6 +68,7 @@ pub struct Upstream {
     wake: Notify,
     published: Notify,
     last_request: AtomicU64,
+    asleep: AtomicBool,
     last_eligible: AtomicU64,
 }
 
@@ -84,6 +85,7 @@ impl Upstream {
             wake: Notify::new(),
             published: Notify::new(),
             last_request: AtomicU64::new(0),
+            asleep: AtomicBool::new(false),
             last_eligible: AtomicU64::new(0),
         }
     }
@@ -142,9 +144,17 @@ impl Upstream {
         self.wake.notify_one();
     }
 
-    /// A request came.
+    /// A request came. Wakes a driver that sleeps for want of traffic.
     pub fn touch(&self, now: Timestamp) {
         self.last_request.store(now.as_nanos(), Relaxed);
+        if self.asleep.load(Relaxed) && self.asleep.swap(false, SeqCst) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// The driver is to be woken by the next request.
+    pub fn sleep(&self) {
+        self.asleep.store(true, SeqCst);
     }
 
     /// When the last request came; the origin of the clock if never.

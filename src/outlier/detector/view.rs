@@ -134,6 +134,13 @@ impl Detector {
             .map(|instance| self.view(address, instance))
     }
 
+    /// State, whether an operator disabled it, and the start of its ramp: what a snapshot needs.
+    pub fn standing(&self, address: &Address) -> Option<(StateView, bool, Option<Timestamp>)> {
+        let instance = self.instances.get(address)?;
+        let disabled = self.disabled.contains_key(address);
+        Some((state_of(instance), disabled, instance.ramp_start))
+    }
+
     /// All live instances, by id.
     pub fn instances(&self) -> impl Iterator<Item = InstanceView> {
         self.instances

@@ -1,0 +1,315 @@
+//! The driver of one upstream: the only writer of its detector, its instances and its snapshot, and
+//! the only file of `outlier` with tokio. It feeds the detector with endpoints, outcomes and checks,
+//! carries out what it decides, and tells why.
+//! Read on: `driver/feed.rs` (what goes in), `driver/carry_out.rs` (what comes out),
+//! `driver/publish.rs` (the snapshot), `driver/report.rs` (events), `driver/view.rs` (status).
+
+mod carry_out;
+mod checks;
+mod feed;
+mod publish;
+mod report;
+mod view;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
+
+use crate::clock::{Clock, Timestamp};
+use crate::config::types::{AttemptTimeout, HealthCheckKind, Protocol, Service};
+use crate::discovery::ServiceView;
+use crate::endpoint::instance::Instance;
+use crate::endpoint::{Address, Endpoint};
+use crate::health::checker::Verdict;
+use crate::health::counter::HealthCounter;
+use crate::journal::Journal;
+use crate::outlier::policy::Policy;
+use crate::outlier::{Detector, Input, Jitter, LeaseId, UpstreamFacts};
+use crate::status::{Decisions, UpstreamStatus};
+use crate::upstream::Upstream;
+
+/// Jitter of probe intervals: up to this many per cent are added.
+const JITTER_PERCENT: u32 = 10;
+/// Limit of a synthetic check where none is configured.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a driver is told by control.
+#[derive(Debug)]
+pub enum Command {
+    /// New settings after a reload, and where endpoints come from now if that changed.
+    Settings(Box<DriverSettings>),
+    /// How things stand.
+    View(oneshot::Sender<UpstreamStatus>),
+}
+
+/// The settings of one upstream.
+#[derive(Clone, Debug)]
+pub struct DriverSettings {
+    /// Its service.
+    pub service: Arc<Service>,
+    /// Its ejection policy.
+    pub policy: Arc<Policy>,
+    /// The entry that held it before is gone or disabled.
+    pub old_policy_gone: bool,
+    /// A new source of endpoints.
+    pub source: Option<EndpointSource>,
+}
+
+/// Where endpoints come from.
+#[derive(Clone, Debug)]
+pub struct EndpointSource {
+    /// A registry's name, or `static`.
+    pub name: Arc<str>,
+    /// Kept current by the source.
+    pub view: watch::Receiver<ServiceView>,
+    /// Its health flags come from heart-beats: "all unhealthy" means "use all" (G6).
+    pub heartbeat: bool,
+}
+
+/// What a driver starts with.
+#[derive(Debug)]
+pub struct DriverStart {
+    /// The shared part.
+    pub upstream: Arc<Upstream>,
+    /// The settings; `source` is set.
+    pub service: Arc<Service>,
+    /// Its ejection policy.
+    pub policy: Arc<Policy>,
+    /// Where endpoints come from.
+    pub source: EndpointSource,
+    /// Discovered at a request, not configured.
+    pub discovered: bool,
+    /// Data plane threads.
+    pub workers: usize,
+    /// The process's clock.
+    pub clock: Clock,
+    /// Events go there.
+    pub journal: Journal,
+    /// Of all jitter.
+    pub seed: u64,
+}
+
+/// An endpoint with our live object and what checks say.
+#[derive(Debug)]
+struct Member {
+    endpoint: Endpoint,
+    instance: Arc<Instance>,
+    /// Offered by the registry: enabled, weight above zero, not draining, healthy (or panic).
+    routable: bool,
+    /// Successes already fed to the detector.
+    fed: u64,
+    health: Option<Health>,
+}
+
+#[derive(Debug)]
+struct Health {
+    counter: HealthCounter,
+    message: String,
+    task: AbortHandle,
+}
+
+impl Drop for Health {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What checks report.
+#[derive(Debug)]
+enum Checked {
+    /// A periodic check of an instance.
+    Health { address: Address, instance: u64, verdict: Verdict },
+    /// A synthetic trial.
+    Trial { lease: LeaseId, verdict: Verdict },
+}
+
+/// The driver.
+#[derive(Debug)]
+pub struct Driver {
+    upstream: Arc<Upstream>,
+    service: Arc<Service>,
+    policy: Arc<Policy>,
+    source: EndpointSource,
+    discovered: bool,
+    workers: usize,
+    clock: Clock,
+    journal: Journal,
+    detector: Detector,
+    members: BTreeMap<Address, Member>,
+    /// Addresses in the source's order.
+    order: Vec<Address>,
+    decisions: Decisions,
+    version: u64,
+    seen_version: Option<u64>,
+    last_resort: bool,
+    last_eligible: Timestamp,
+    last_request: Timestamp,
+    active_until: Timestamp,
+    suppressed: report::SuppressedLog,
+    publish_due: bool,
+    /// When the youngest ramp ends and the snapshot can forget it.
+    ramp_ends: Option<Timestamp>,
+    checked: (mpsc::Sender<Checked>, mpsc::Receiver<Checked>),
+}
+
+impl Driver {
+    /// A driver; nothing happens before [`Driver::run`].
+    pub fn new(start: DriverStart) -> Self {
+        let now = start.clock.now();
+        let facts = facts_of(&start.service);
+        let jitter = Jitter::new(start.seed, JITTER_PERCENT);
+        Self {
+            detector: Detector::new(Arc::clone(&start.policy), facts, jitter, now),
+            upstream: start.upstream,
+            service: start.service,
+            policy: start.policy,
+            source: start.source,
+            discovered: start.discovered,
+            workers: start.workers,
+            clock: start.clock,
+            journal: start.journal,
+            members: BTreeMap::new(),
+            order: Vec::new(),
+            decisions: Decisions::default(),
+            version: 0,
+            seen_version: None,
+            last_resort: false,
+            last_eligible: Timestamp::ZERO,
+            last_request: Timestamp::ZERO,
+            active_until: Timestamp::ZERO,
+            suppressed: report::SuppressedLog::default(),
+            publish_due: true,
+            ramp_ends: None,
+            checked: mpsc::channel(256),
+        }
+    }
+
+    /// Runs until control drops the other end of `commands`.
+    pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        self.endpoints_changed();
+        self.carry_out();
+        loop {
+            let upstream = Arc::clone(&self.upstream);
+            let wake = self.next_wake();
+            let timer = async {
+                match wake {
+                    Some(at) => tokio::time::sleep_until(self.clock.instant(at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                command = commands.recv() => match command {
+                    Some(Command::Settings(settings)) => self.reconfigure(*settings),
+                    Some(Command::View(reply)) => {
+                        self.feed();
+                        // Whoever asked may have left.
+                        let _gone = reply.send(self.view());
+                    }
+                    None => return self.retire(),
+                },
+                changed = self.source.view.changed() => {
+                    if changed.is_err() {
+                        // The source is gone (its registry was removed): the last set stays.
+                        let last = self.source.view.borrow().clone();
+                        self.source.view = watch::channel(last).1;
+                    }
+                    self.feed();
+                    self.endpoints_changed();
+                }
+                checked = self.checked.1.recv() => {
+                    if let Some(checked) = checked {
+                        self.feed();
+                        self.checked(checked);
+                    }
+                }
+                () = upstream.woken() => self.feed(),
+                () = timer => self.feed(),
+            }
+            self.carry_out();
+        }
+    }
+
+    /// When to look again without being woken: the detector's deadline; while there is traffic each
+    /// bucket's end, so that successes fall into their bucket; the end of the youngest ramp.
+    fn next_wake(&mut self) -> Option<Timestamp> {
+        let now = self.clock.now();
+        let bucket = (self.policy.statistics_window / 10).max(Duration::from_millis(1));
+        let last_request = self.upstream.last_request();
+        if last_request != self.last_request {
+            self.last_request = last_request;
+            self.active_until = now + self.policy.statistics_window + bucket;
+        }
+        let feeding = (now < self.active_until).then(|| next_boundary(now, bucket));
+        if feeding.is_none() {
+            // From here on the next request wakes us.
+            self.upstream.sleep();
+            if self.upstream.last_request() != self.last_request {
+                return Some(now);
+            }
+        }
+        [self.detector.next_deadline(), feeding, self.ramp_ends].into_iter().flatten().min()
+    }
+
+    fn reconfigure(&mut self, settings: DriverSettings) {
+        self.feed();
+        let now = self.clock.now();
+        let checks_changed = settings.service.health_check != self.service.health_check;
+        self.service = settings.service;
+        self.detector.handle(Input::Facts(facts_of(&self.service)), now);
+        if settings.old_policy_gone {
+            self.detector.handle(Input::Policy(None), now);
+        }
+        if settings.old_policy_gone || settings.policy != self.policy {
+            self.detector.handle(Input::Policy(Some(Arc::clone(&settings.policy))), now);
+        }
+        self.policy = settings.policy;
+        if let Some(source) = settings.source {
+            self.source = source;
+            self.seen_version = None;
+        }
+        self.endpoints_changed();
+        if checks_changed {
+            self.restart_checks();
+        }
+        self.publish_due = true;
+    }
+
+    /// The upstream is no more: requests in flight end as they may.
+    fn retire(mut self) {
+        for member in self.members.values() {
+            member.instance.set_standing(crate::endpoint::instance::Standing::Gone, None);
+        }
+        self.members.clear();
+        self.order.clear();
+        self.publish();
+    }
+}
+
+/// Settings that trials depend on.
+fn facts_of(service: &Service) -> UpstreamFacts {
+    let check = service.health_check.as_ref();
+    let tcp = check.is_some_and(|c| c.kind == HealthCheckKind::Tcp);
+    UpstreamFacts {
+        health_check: check.is_some(),
+        tcp_check: tcp,
+        dubbo: match service.protocol {
+            Protocol::Auto | Protocol::Http1 | Protocol::Http2 | Protocol::Grpc => false,
+        },
+        timeout_connect: service.timeout.connect,
+        timeout_attempt: match service.timeout.attempt {
+            AttemptTimeout::After(limit) => Some(limit),
+            AttemptTimeout::Auto | AttemptTimeout::Unlimited => None,
+        },
+        check_timeout: check.map_or(CHECK_TIMEOUT, |c| c.timeout),
+    }
+}
+
+/// The next multiple of `bucket` after `now`.
+fn next_boundary(now: Timestamp, bucket: Duration) -> Timestamp {
+    let width = u64::try_from(bucket.as_nanos()).unwrap_or(u64::MAX).max(1);
+    Timestamp::from_nanos((now.as_nanos() / width + 1).saturating_mul(width))
+}

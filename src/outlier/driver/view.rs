@@ -1,0 +1,204 @@
+//! How one upstream stands, for admin and metrics: numbers, and one sentence per instance.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use super::publish::{passes, state_label};
+use super::{Driver, Member, report};
+use crate::clock::{self, Timestamp};
+use crate::endpoint::selectable::Availability;
+use crate::outlier::OutcomeClass;
+use crate::outlier::detector::{InstanceView, StateView};
+use crate::status::{InstanceStatus, UpstreamStatus, UpstreamSummary};
+
+/// What instances can be called, for counts that show zeros too.
+const STATES: [&str; 6] = ["healthy", "ejected", "probing", "unhealthy", "draining", "disabled"];
+
+impl Driver {
+    pub(super) fn view(&self) -> UpstreamStatus {
+        let instances: Vec<InstanceStatus> = self
+            .order
+            .iter()
+            .filter_map(|address| {
+                let member = self.members.get(address)?;
+                let view = self.detector.instance(address)?;
+                Some(self.instance_status(member, &view))
+            })
+            .collect();
+        let mut states: BTreeMap<String, usize> =
+            STATES.iter().map(|state| ((*state).to_owned(), 0)).collect();
+        for instance in &instances {
+            *states.entry(instance.state.clone()).or_default() += 1;
+        }
+        UpstreamStatus {
+            summary: self.summary(states),
+            instances,
+            decisions: self.decisions.clone(),
+            counters: self.upstream.cells.read(),
+        }
+    }
+
+    fn summary(&self, states: BTreeMap<String, usize>) -> UpstreamSummary {
+        let view = self.source.view.borrow();
+        let selectable = self.upstream.selectable_full();
+        let numbers = self.detector.summary().numbers;
+        let now = self.clock.now();
+        let fixed = &*self.source.name == "static";
+        UpstreamSummary {
+            name: self.upstream.name.to_string(),
+            aliases: Vec::new(),
+            hosts: self.service.hosts.iter().map(ToString::to_string).collect(),
+            discovered: self.discovered,
+            source: self.source.name.to_string(),
+            age_s: view.last_success.filter(|_| !fixed).map(|at| now.since(at).as_secs_f64()),
+            stale: view.stale,
+            held: view.held.as_ref().map(|held| format!("{held:?}")),
+            error: view.error.as_ref().map(ToString::to_string),
+            policy: self.policy.name.to_string(),
+            policy_at: self.policy.origin.to_string(),
+            mode: report::mode_label(self.policy.mode).to_owned(),
+            listed: self.members.len(),
+            routable: numbers.n,
+            selectable: selectable.entries.len(),
+            ejection_limit: numbers.cap,
+            ejected: numbers.out,
+            states,
+            last_resort: self.last_resort,
+            unavailable: unavailable(&selectable.state),
+        }
+    }
+
+    fn instance_status(&self, member: &Member, view: &InstanceView) -> InstanceStatus {
+        let evidence = &view.evidence;
+        let state = state_label(member, view.state, view.disabled);
+        let (k, next) = match view.state {
+            StateView::Ejected { k, next_trial, .. } => (Some(k), Some(next_trial)),
+            StateView::In | StateView::EjectedByOperator { .. } => (None, None),
+        };
+        let attempts = [
+            OutcomeClass::Success,
+            OutcomeClass::NetworkError,
+            OutcomeClass::BusinessError,
+            OutcomeClass::Ignored,
+        ]
+        .into_iter()
+        .map(|class| (class.as_str().to_owned(), member.instance.attempts(class)))
+        .collect();
+        InstanceStatus {
+            instance: view.address.to_string(),
+            state: state.to_owned(),
+            why: self.why(member, view, state),
+            weight: f64::from(member.endpoint.weight.thousandths()) / 1000.0,
+            share: f64::from(view.share_bp) / 10_000.0,
+            registry_healthy: member.endpoint.healthy,
+            enabled: member.endpoint.enabled,
+            draining: member.endpoint.draining,
+            check_passes: member.health.as_ref().map(|h| h.counter.passing()),
+            check_message: member.health.as_ref().map(|h| h.message.clone()),
+            cluster: member.endpoint.cluster.as_ref().map(ToString::to_string),
+            metadata: (*member.endpoint.metadata).clone(),
+            window_s: evidence.window.as_secs_f64(),
+            requests: evidence.calls,
+            errors: evidence.failures,
+            network_errors: evidence.network,
+            business_errors: evidence.business,
+            error_rate_pct: report::percent(evidence.rate_bp),
+            threshold_pct: report::percent(evidence.threshold_bp),
+            qps: report::thousandths(evidence.qps_milli),
+            lower_qps_limit: report::thousandths(evidence.limit_milli),
+            streak: evidence.streak,
+            streak_limit: evidence.streak_limit,
+            errors_by_kind: report::by_kind(evidence),
+            suppressed_by: view.suppressed.map(|cause| cause.as_str().to_owned()),
+            k,
+            next_probe_at: next.map(|at| {
+                humantime::format_rfc3339_millis(self.wall(at)).to_string()
+            }),
+            next_probe_unix_s: next.map(|at| unix(self.wall(at))),
+            ejected_for_s: ejected_at(view).map(|at| self.clock.now().since(at).as_secs_f64()),
+            times_ejected: view.times_ejected,
+            remembered_k: view.memory.map(|memory| memory.k),
+            in_flight: member.instance.in_flight(),
+            connections: member.instance.connections(),
+            attempts,
+        }
+    }
+
+    /// The whole story in one sentence.
+    fn why(&self, member: &Member, view: &InstanceView, state: &str) -> String {
+        let evidence = &view.evidence;
+        let rate = format!(
+            "{:.1}% errors in {} ({} of {}, {:.1} qps; threshold {}%, judged from {} calls)",
+            report::percent(evidence.rate_bp),
+            report::seconds(evidence.window),
+            evidence.failures,
+            evidence.calls,
+            report::thousandths(evidence.qps_milli),
+            report::percent(evidence.threshold_bp),
+            evidence.sample
+        );
+        match (state, view.state) {
+            ("disabled", _) if view.disabled => "an operator disabled it".to_owned(),
+            ("disabled", _) if !member.endpoint.enabled => "disabled in the registry".to_owned(),
+            ("disabled", _) => "weight 0 in the registry".to_owned(),
+            ("draining", _) => "draining in the registry".to_owned(),
+            ("unhealthy", _) if !passes(member) => {
+                let message = member.health.as_ref().map_or("", |h| h.message.as_str());
+                format!("its active check fails: {message}")
+            }
+            ("unhealthy", _) => "unhealthy in the registry".to_owned(),
+            (_, StateView::Ejected { at, observed, k, next_trial, trial, .. }) => {
+                let now = self.clock.now();
+                let verb = if observed { "would be ejected" } else { "ejected" };
+                let next = match trial {
+                    Some((_, kind, _)) => format!("a probe ({}) is under way", kind.as_str()),
+                    None => format!("next probe in {}", report::seconds(next_trial.since(now))),
+                };
+                let since = report::seconds(now.since(at));
+                format!("{verb} {since} ago, step k={k}; {next}")
+            }
+            (_, StateView::EjectedByOperator { .. }) => "an operator ejected it".to_owned(),
+            (_, StateView::In) if view.suppressed.is_some() => {
+                let cause = view.suppressed.map_or("", |cause| cause.as_str());
+                format!("abnormal but stays ({cause}): {rate}")
+            }
+            (_, StateView::In) if view.share_bp < 10_000 => {
+                format!("returning, {:.0}% of its traffic: {rate}", report::percent(view.share_bp))
+            }
+            (_, StateView::In) if evidence.streak > 1 => format!(
+                "{}; {} failures in a row of {} that eject",
+                rate, evidence.streak, evidence.streak_limit
+            ),
+            (_, StateView::In) => rate,
+        }
+    }
+
+    fn wall(&self, at: Timestamp) -> SystemTime {
+        let now = self.clock.now();
+        let wall = clock::wall_now();
+        if at >= now { wall + at.since(now) } else { wall - now.since(at) }
+    }
+}
+
+fn ejected_at(view: &InstanceView) -> Option<Timestamp> {
+    match view.state {
+        StateView::Ejected { at, .. } | StateView::EjectedByOperator { at, .. } => Some(at),
+        StateView::In => None,
+    }
+}
+
+fn unix(wall: SystemTime) -> f64 {
+    wall.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
+}
+
+fn unavailable(state: &Availability) -> Option<String> {
+    match state {
+        Availability::Ready => None,
+        Availability::Waiting => Some("the registry has not answered yet".to_owned()),
+        Availability::Empty { listed: 0 } => Some("no instance is registered".to_owned()),
+        Availability::Empty { listed } => Some(format!("none of {listed} instances is routable")),
+        Availability::AllUnhealthy { routable } => {
+            Some(format!("active checks refuse all {routable} instances"))
+        }
+    }
+}
