@@ -8,3 +8,5 @@ pub mod endpoint;
 pub mod http_client;
 pub mod outlier;
 pub mod registry;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

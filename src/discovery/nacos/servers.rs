@@ -56,6 +56,14 @@ impl Servers {
         }
     }
 
+    /// The same with other servers.
+    #[cfg(test)]
+    pub(super) fn with_targets(mut self, targets: Vec<Target>) -> Self {
+        self.targets = targets;
+        self.current = AtomicUsize::new(0);
+        self
+    }
+
     /// Asks the current server, then the others once each. The body of a 200 answer.
     pub(super) async fn ask(
         &self,
@@ -194,6 +202,8 @@ pub(super) fn shown(target: &Target) -> String {
     match target {
         Target::Tcp(address) => address.clone(),
         Target::Unix(path) => path.display().to_string(),
+        #[cfg(test)]
+        Target::Memory(_) => "memory".to_owned(),
     }
 }
 
@@ -229,7 +239,7 @@ mod tests {
             ("::1", "[::1]:8848"),
             ("[::1]", "[::1]:8848"),
         ] {
-            assert_eq!(target(given), Target::Tcp(want.to_owned()), "{given}");
+            assert_eq!(shown(&target(given)), want, "{given}");
         }
     }
 }
