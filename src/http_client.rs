@@ -84,7 +84,8 @@ impl HttpClient {
                 #[cfg(test)]
                 Target::Memory(server) => {
                     let (ours, theirs) = tokio::io::duplex(64 * 1024);
-                    let refused = |_| HttpError::Connect(std::io::ErrorKind::ConnectionRefused.into());
+                    let refused =
+                        |_| HttpError::Connect(std::io::ErrorKind::ConnectionRefused.into());
                     server.send(theirs).map_err(refused)?;
                     self.exchange(ours, "memory", request).await
                 }

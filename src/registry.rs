@@ -200,7 +200,7 @@ impl EmbeddedRegistry {
         let Some(store) = self.0.store.clone() else {
             return;
         };
-        let saved = self.with(|table, now| snapshot::saved(table, now));
+        let saved = self.with(snapshot::saved);
         let written = tokio::task::spawn_blocking(move || store.save(&saved)).await;
         match written {
             Ok(Ok(())) => {}

@@ -34,9 +34,9 @@ pub fn start(config: &Registry, deps: Deps) -> RegistryHandle {
         RegistryKind::File { path } => {
             Source::File(FileSource::start(path.clone(), deps.parser, &shared))
         }
-        RegistryKind::Nacos(nacos) => {
-            Source::Nacos(Arc::new(NacosSource::new(nacos, config, deps.clock, deps.seed)))
-        }
+        RegistryKind::Nacos(nacos) => Source::Nacos(Arc::new(NacosSource::new(
+            nacos, config, deps.clock, deps.seed,
+        ))),
     };
     RegistryHandle::new(shared, source)
 }

@@ -116,7 +116,7 @@ pub(super) fn beat(registry: &EmbeddedRegistry, params: &Params) -> Result {
         .cluster
         .as_deref()
         .filter(|name| !name.is_empty())
-        .or(params.cluster());
+        .or_else(|| params.cluster());
     let target = Target {
         ip: &beat.ip,
         port: beat.port,

@@ -88,7 +88,9 @@ impl FakeNacos {
             async move { Ok::<_, Infallible>(fake.answer(request).await) }
         });
         let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-        self.state().tasks.spawn(async move { drop(connection.await) });
+        self.state()
+            .tasks
+            .spawn(async move { drop(connection.await) });
     }
 
     /// Closes ports and connections; what it knows stays.
@@ -105,8 +107,10 @@ impl FakeNacos {
     pub fn set(&self, service: &str, addresses: &[&str]) {
         let hosts = addresses.iter().filter_map(|address| {
             let (ip, port) = address.rsplit_once(':')?;
-            Some(json!({"ip": ip, "port": port.parse::<u16>().ok()?, "healthy": true,
-                "weight": 1.0, "enabled": true, "instanceId": address, "clusterName": "DEFAULT"}))
+            Some(
+                json!({"ip": ip, "port": port.parse::<u16>().ok()?, "healthy": true,
+                "weight": 1.0, "enabled": true, "instanceId": address, "clusterName": "DEFAULT"}),
+            )
         });
         self.set_hosts(service, hosts.collect());
     }
@@ -140,7 +144,11 @@ impl FakeNacos {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let (head, body) = request.into_parts();
-        let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let body = body
+            .collect()
+            .await
+            .map(|body| body.to_bytes())
+            .unwrap_or_default();
         let behaviour = {
             let mut state = self.state();
             state.calls.push(head.uri.to_string());
@@ -153,16 +161,27 @@ impl FakeNacos {
             Behaviour::Hang => std::future::pending().await,
         }
         let query = head.uri.query().unwrap_or_default();
-        let params: BTreeMap<String, String> =
-            form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        let params: BTreeMap<String, String> = form_urlencoded::parse(query.as_bytes())
+            .into_owned()
+            .collect();
         let mut state = self.state();
         if head.uri.path() == "/nacos/v1/auth/login" {
             return login(&mut state, &body);
         }
-        let sent = head.headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
+        let sent = head
+            .headers
+            .get(header::AUTHORIZATION)
+            .and_then(|v| v.to_str().ok());
         let sent = sent.and_then(|value| value.strip_prefix("Bearer "));
-        if state.secret.as_ref().is_some_and(|(token, _)| sent != Some(token.as_str())) {
-            return reply(403, json!({"status": 403, "message": "user not found!"}).to_string());
+        if state
+            .secret
+            .as_ref()
+            .is_some_and(|(token, _)| sent != Some(token.as_str()))
+        {
+            return reply(
+                403,
+                json!({"status": 403, "message": "user not found!"}).to_string(),
+            );
         }
         let param = |name: &str| params.get(name).map(String::as_str).unwrap_or_default();
         match head.uri.path() {
@@ -177,8 +196,11 @@ impl FakeNacos {
                 let number = |name: &str| param(name).parse::<usize>().unwrap_or(1);
                 let (page, size) = (number("pageNo"), number("pageSize"));
                 let prefix = format!("{}@@", param("groupName"));
-                let all: Vec<&str> =
-                    state.services.keys().filter_map(|name| name.strip_prefix(&prefix)).collect();
+                let all: Vec<&str> = state
+                    .services
+                    .keys()
+                    .filter_map(|name| name.strip_prefix(&prefix))
+                    .collect();
                 let doms: Vec<_> = all.iter().skip((page - 1) * size).take(size).collect();
                 reply(200, json!({"count": all.len(), "doms": doms}).to_string())
             }
@@ -194,7 +216,10 @@ impl FakeNacos {
 fn login(state: &mut State, body: &[u8]) -> Response<Full<Bytes>> {
     let form: BTreeMap<String, String> = form_urlencoded::parse(body).into_owned().collect();
     let Some((_, password)) = state.secret.clone() else {
-        return reply(200, json!({"accessToken": "any", "tokenTtl": 18000}).to_string());
+        return reply(
+            200,
+            json!({"accessToken": "any", "tokenTtl": 18000}).to_string(),
+        );
     };
     if form.get("password") != Some(&password) {
         return reply(403, "user not found!".to_owned());
@@ -202,7 +227,10 @@ fn login(state: &mut State, body: &[u8]) -> Response<Full<Bytes>> {
     state.logins += 1;
     let token = format!("token-{}", state.logins);
     state.secret = Some((token.clone(), password));
-    reply(200, json!({"accessToken": token, "tokenTtl": 18000}).to_string())
+    reply(
+        200,
+        json!({"accessToken": token, "tokenTtl": 18000}).to_string(),
+    )
 }
 
 fn reply(status: u16, body: String) -> Response<Full<Bytes>> {

@@ -21,7 +21,12 @@ fn registry(kind: RegistryKind, on_empty: OnEmpty) -> Registry {
     Registry {
         name: "r".into(),
         kind,
-        empty: EmptyPolicy { on_empty, grace, answers: 3, shrink_percent: 50 },
+        empty: EmptyPolicy {
+            on_empty,
+            grace,
+            answers: 3,
+            shrink_percent: 50,
+        },
         max_in_flight: 8,
         timeout: Duration::from_secs(2),
     }
@@ -57,27 +62,41 @@ fn parse(text: &str, path: &Path) -> Result<BTreeMap<Arc<str>, EndpointSet>, Str
         let Some(name) = words.next() else { continue };
         let endpoints = words.map(|word| Address::parse(word).map(Endpoint::new));
         let endpoints = endpoints.collect::<Result<Vec<_>, _>>();
-        let endpoints =
-            endpoints.map_err(|e| format!("{}:{}: {e}", path.display(), number + 1))?;
-        sets.insert(name.into(), EndpointSet { endpoints: endpoints.into(), health_unknown: false });
+        let endpoints = endpoints.map_err(|e| format!("{}:{}: {e}", path.display(), number + 1))?;
+        sets.insert(
+            name.into(),
+            EndpointSet {
+                endpoints: endpoints.into(),
+                health_unknown: false,
+            },
+        );
     }
     Ok(sets)
 }
 
 fn addresses(view: &ServiceView) -> Option<Vec<String>> {
     let set = view.set.as_ref()?;
-    Some(set.endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect())
+    Some(
+        set.endpoints
+            .iter()
+            .map(|endpoint| endpoint.address.to_string())
+            .collect(),
+    )
 }
 
 async fn until(view: &mut watch::Receiver<ServiceView>, wanted: &[&str]) {
     let same = |view: &ServiceView| addresses(view).is_some_and(|set| set == wanted);
-    let found =
-        tokio::time::timeout(Duration::from_secs(10), view.wait_for(same)).await.is_ok();
+    let found = tokio::time::timeout(Duration::from_secs(10), view.wait_for(same))
+        .await
+        .is_ok();
     assert!(found, "wanted {wanted:?}, have {:?}", view.borrow());
 }
 
 fn in_file(path: PathBuf) -> RegistryHandle {
-    discovery::start(&registry(RegistryKind::File { path }, OnEmpty::Obey), deps())
+    discovery::start(
+        &registry(RegistryKind::File { path }, OnEmpty::Obey),
+        deps(),
+    )
 }
 
 #[tokio::test]
@@ -91,12 +110,17 @@ async fn a_file_is_followed_through_edits_renames_and_mistakes() {
 
     std::fs::write(&path, "a 10.0.0.1:80\nb 10.0.0.9:1:2\n").unwrap();
     let wrong = view.wait_for(|v| v.error.is_some()).await.unwrap().clone();
-    assert!(wrong.error.as_ref().unwrap().contains("endpoints:2: "), "{wrong:?}");
+    assert!(
+        wrong.error.as_ref().unwrap().contains("endpoints:2: "),
+        "{wrong:?}"
+    );
     assert_eq!(addresses(&wrong).unwrap().len(), 2);
     assert!(!handle.refresh_names().await);
 
     std::fs::remove_file(&path).unwrap();
-    view.wait_for(|v| v.error.as_ref().is_some_and(|e| !e.contains(":2:"))).await.unwrap();
+    view.wait_for(|v| v.error.as_ref().is_some_and(|e| !e.contains(":2:")))
+        .await
+        .unwrap();
     assert_eq!(addresses(&view.borrow()).unwrap().len(), 2);
 
     let fresh = folder.path().join("fresh");
@@ -105,7 +129,13 @@ async fn a_file_is_followed_through_edits_renames_and_mistakes() {
     until(&mut view, &[]).await;
     assert!(view.borrow().error.is_none());
     let mut names = handle.names();
-    let names = names.wait_for(|v| v.names.is_some()).await.unwrap().names.clone().unwrap();
+    let names = names
+        .wait_for(|v| v.names.is_some())
+        .await
+        .unwrap()
+        .names
+        .clone()
+        .unwrap();
     assert_eq!(*names, ["b".into()]);
 }
 
@@ -113,7 +143,10 @@ async fn a_file_is_followed_through_edits_renames_and_mistakes() {
 async fn the_embedded_registry_is_followed_at_once() {
     let run = Running::fresh().await;
     let kind = RegistryKind::Embedded(super::registry::config());
-    let deps = Deps { embedded: Some(run.registry.clone()), ..deps() };
+    let deps = Deps {
+        embedded: Some(run.registry.clone()),
+        ..deps()
+    };
     let handle = discovery::start(&registry(kind, OnEmpty::Obey), deps);
     let mut view = handle.subscribe(ServiceQuery::named("a"));
     let mut names = handle.names();
@@ -122,7 +155,9 @@ async fn the_embedded_registry_is_followed_at_once() {
     let key = ServiceKey::new(None, None, "a").unwrap();
     for port in [2, 1] {
         let instance = InstanceKey::new("10.0.0.1", port, None).unwrap();
-        run.registry.register(&key, Registration::new(instance)).unwrap();
+        run.registry
+            .register(&key, Registration::new(instance))
+            .unwrap();
     }
     let start = Clock::new();
     until(&mut view, &["10.0.0.1:2", "10.0.0.1:1"]).await;
@@ -136,14 +171,19 @@ async fn the_embedded_registry_is_followed_at_once() {
 #[tokio::test]
 async fn the_nacos_source_follows_the_embedded_registry_and_survives_its_end() {
     let run = Running::fresh().await;
-    run.call("POST", "/ns/instance?serviceName=a&ip=10.0.0.1&port=80&weight=3").await;
+    run.call(
+        "POST",
+        "/ns/instance?serviceName=a&ip=10.0.0.1&port=80&weight=3",
+    )
+    .await;
     let handle = discovery::start(&registry(nacos(&[run.address]), OnEmpty::Hold), deps());
     let mut view = handle.subscribe(ServiceQuery::named("a"));
     until(&mut view, &["10.0.0.1:80"]).await;
     let weight = view.borrow().set.as_ref().unwrap().endpoints[0].weight;
     assert_eq!(weight.thousandths(), 3000);
     assert!(handle.refresh_names().await);
-    run.call("POST", "/ns/instance?serviceName=a&ip=10.0.0.2&port=80").await;
+    run.call("POST", "/ns/instance?serviceName=a&ip=10.0.0.2&port=80")
+        .await;
     until(&mut view, &["10.0.0.1:80", "10.0.0.2:80"]).await;
     run.stop().await;
     let lost = view.wait_for(|v| v.error.is_some()).await.unwrap().clone();

@@ -26,8 +26,16 @@ impl RegistryEvents for Journal {
         self.0.lock().unwrap().push(format!("restored {registry}"));
     }
     fn empty_ignored(&self, _: &Arc<str>, ignored: &Ignored) {
-        let Ignored { service, cause, kept, offered } = ignored;
-        self.0.lock().unwrap().push(format!("ignored {service} {cause:?} {kept} {offered}"));
+        let Ignored {
+            service,
+            cause,
+            kept,
+            offered,
+        } = ignored;
+        self.0
+            .lock()
+            .unwrap()
+            .push(format!("ignored {service} {cause:?} {kept} {offered}"));
     }
 }
 
@@ -50,7 +58,7 @@ fn nacos() -> Nacos {
     }
 }
 
-fn setup(servers: usize, nacos: Nacos) -> Setup {
+fn setup(servers: usize, nacos: &Nacos) -> Setup {
     let config = Registry {
         name: "n".into(),
         kind: RegistryKind::Nacos(nacos.clone()),
@@ -84,16 +92,23 @@ fn setup(servers: usize, nacos: Nacos) -> Setup {
         fakes.push(fake);
         targets.push(Target::Memory(sender));
     }
-    let mut source = NacosSource::new(&nacos, &config, clock, 7);
+    let mut source = NacosSource::new(nacos, &config, clock, 7);
     source.servers = source.servers.with_targets(targets);
     let shared = Shared::new(&config, &deps);
     let handle = RegistryHandle::new(shared, Source::Nacos(Arc::new(source)));
-    Setup { fakes, handle, journal, clock }
+    Setup {
+        fakes,
+        handle,
+        journal,
+        clock,
+    }
 }
 
 fn addresses(set: Option<&EndpointSet>) -> Vec<String> {
     let endpoints = set.into_iter().flat_map(|set| set.endpoints.iter());
-    endpoints.map(|endpoint| endpoint.address.to_string()).collect()
+    endpoints
+        .map(|endpoint| endpoint.address.to_string())
+        .collect()
 }
 
 async fn until(
@@ -101,14 +116,17 @@ async fn until(
     wanted: impl FnMut(&ServiceView) -> bool,
 ) -> ServiceView {
     let found = tokio::time::timeout(Duration::from_secs(300), view.wait_for(wanted)).await;
-    found.expect("within five minutes").expect("still followed").clone()
+    found
+        .expect("within five minutes")
+        .expect("still followed")
+        .clone()
 }
 
 const THREE: &[&str] = &["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"];
 
 #[tokio::test(start_paused = true)]
 async fn the_first_poll_is_immediate_and_the_next_after_the_servers_delay() {
-    let setup = setup(1, nacos());
+    let setup = setup(1, &nacos());
     setup.fakes[0].set("g@@a b&c", THREE);
     let mut view = setup.handle.subscribe(ServiceQuery::named("a b&c"));
     let first = until(&mut view, |v| v.set.is_some()).await;
@@ -119,13 +137,16 @@ async fn the_first_poll_is_immediate_and_the_next_after_the_servers_delay() {
     let millis = setup.clock.now().as_millis();
     assert!((9_000..=11_000).contains(&millis), "{millis}");
     let calls = setup.fakes[0].calls();
-    assert!(calls[0].contains("serviceName=a+b%26c&groupName=g&namespaceId=public"), "{calls:?}");
+    assert!(
+        calls[0].contains("serviceName=a+b%26c&groupName=g&namespaceId=public"),
+        "{calls:?}"
+    );
     assert!(calls[0].contains("healthyOnly=false") && !calls[0].contains("clusters"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_error_is_not_empty_and_the_last_good_set_is_kept_for_ever() {
-    let setup = setup(1, nacos());
+    let setup = setup(1, &nacos());
     setup.fakes[0].set("g@@a", THREE);
     let mut view = setup.handle.subscribe(ServiceQuery::named("a"));
     until(&mut view, |v| v.set.is_some()).await;
@@ -140,7 +161,10 @@ async fn an_error_is_not_empty_and_the_last_good_set_is_kept_for_ever() {
         setup.fakes[0].behave(behaviour);
         tokio::time::sleep(Duration::from_secs(3600)).await;
         let now = view.borrow_and_update().clone();
-        assert_eq!((addresses(now.set.as_ref()), now.version), (THREE.map_strings(), 1));
+        assert_eq!(
+            (addresses(now.set.as_ref()), now.version),
+            (THREE.map_strings(), 1)
+        );
         assert!(now.error.is_some() && now.stale && now.held.is_none());
     }
     let stats = setup.handle.stats();
@@ -154,7 +178,7 @@ async fn an_error_is_not_empty_and_the_last_good_set_is_kept_for_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn an_empty_answer_is_held_for_thirty_seconds_with_rereads_every_ten() {
-    let setup = setup(1, nacos());
+    let setup = setup(1, &nacos());
     setup.fakes[0].set("g@@a", THREE);
     let mut view = setup.handle.subscribe(ServiceQuery::named("a"));
     until(&mut view, |v| v.set.is_some()).await;
@@ -174,7 +198,7 @@ async fn an_empty_answer_is_held_for_thirty_seconds_with_rereads_every_ten() {
 
 #[tokio::test(start_paused = true)]
 async fn a_mass_shrink_is_held_and_forgotten_when_they_are_back() {
-    let setup = setup(1, nacos());
+    let setup = setup(1, &nacos());
     let all: Vec<String> = (1..=10).map(|n| format!("10.0.0.{n}:80")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     setup.fakes[0].set("g@@a", &all);
@@ -182,7 +206,10 @@ async fn a_mass_shrink_is_held_and_forgotten_when_they_are_back() {
     until(&mut view, |v| v.set.is_some()).await;
     setup.fakes[0].set("g@@a", &all[..4]);
     let held = until(&mut view, |v| v.held.is_some()).await;
-    assert_eq!((held.held.unwrap().cause, held.held.unwrap().count), (HoldCause::Shrink, 4));
+    assert_eq!(
+        (held.held.unwrap().cause, held.held.unwrap().count),
+        (HoldCause::Shrink, 4)
+    );
     setup.fakes[0].set("g@@a", &all);
     let back = until(&mut view, |v| v.held.is_none()).await;
     assert_eq!((back.version, addresses(back.set.as_ref()).len()), (1, 10));
@@ -191,20 +218,32 @@ async fn a_mass_shrink_is_held_and_forgotten_when_they_are_back() {
 
 #[tokio::test(start_paused = true)]
 async fn forged_health_flags_are_told() {
-    let setup = setup(1, nacos());
+    let setup = setup(1, &nacos());
     setup.fakes[0].set("g@@a", THREE);
     setup.fakes[0].protect(true);
     let mut view = setup.handle.subscribe(ServiceQuery::named("a"));
-    assert!(until(&mut view, |v| v.set.is_some()).await.set.unwrap().health_unknown);
+    assert!(
+        until(&mut view, |v| v.set.is_some())
+            .await
+            .set
+            .unwrap()
+            .health_unknown
+    );
     assert!(setup.handle.stats().protected);
     setup.fakes[0].protect(false);
-    assert!(!until(&mut view, |v| v.version == 2).await.set.unwrap().health_unknown);
+    assert!(
+        !until(&mut view, |v| v.version == 2)
+            .await
+            .set
+            .unwrap()
+            .health_unknown
+    );
     assert!(!setup.handle.stats().protected);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failing_server_is_left_in_the_same_poll_and_the_next_one_kept() {
-    let setup = setup(2, nacos());
+    let setup = setup(2, &nacos());
     for fake in &setup.fakes {
         fake.set("g@@a", THREE);
     }
@@ -225,21 +264,27 @@ async fn a_failing_server_is_left_in_the_same_poll_and_the_next_one_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_request_is_repeated_slowly_and_is_no_loss_of_the_registry() {
-    let setup = setup(2, nacos());
+    let setup = setup(2, &nacos());
     for fake in &setup.fakes {
-        fake.behave(Behaviour::Status(400, "caused: Param 'serviceName' is illegal;"));
+        fake.behave(Behaviour::Status(
+            400,
+            "caused: Param 'serviceName' is illegal;",
+        ));
     }
     let mut view = setup.handle.subscribe(ServiceQuery::named("a"));
     let refused = until(&mut view, |v| v.error.is_some()).await;
     assert!(refused.error.unwrap().contains("400"));
     tokio::time::sleep(Duration::from_secs(50)).await;
-    assert_eq!(setup.fakes[0].calls().len() + setup.fakes[1].calls().len(), 1);
+    assert_eq!(
+        setup.fakes[0].calls().len() + setup.fakes[1].calls().len(),
+        1
+    );
     assert!(setup.journal.0.lock().unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_task_ends_with_its_last_receiver() {
-    let setup = setup(1, nacos());
+    let setup = setup(1, &nacos());
     let view = setup.handle.subscribe(ServiceQuery::named("a"));
     let clone = view.clone();
     drop(view);
@@ -255,7 +300,7 @@ async fn the_task_ends_with_its_last_receiver() {
 
 #[tokio::test(start_paused = true)]
 async fn names_are_listed_in_pages_and_read_again_for_an_unknown_one_once_a_second() {
-    let setup = setup(1, nacos());
+    let setup = setup(1, &nacos());
     for n in 0..1100 {
         setup.fakes[0].set(&format!("g@@s{n:04}"), &[]);
     }
@@ -267,7 +312,11 @@ async fn names_are_listed_in_pages_and_read_again_for_an_unknown_one_once_a_seco
     setup.fakes[0].set("g@@new", &[]);
     let (a, b) = tokio::join!(setup.handle.refresh_names(), setup.handle.refresh_names());
     assert!(a && b && setup.handle.refresh_names().await);
-    assert_eq!(setup.fakes[0].calls().len(), 6, "one reading for all who ask");
+    assert_eq!(
+        setup.fakes[0].calls().len(),
+        6,
+        "one reading for all who ask"
+    );
     assert_eq!(names.borrow().names.as_ref().unwrap().len(), 1101);
     setup.fakes[0].behave(Behaviour::Status(500, ""));
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -281,7 +330,7 @@ async fn logs_in_once_and_again_when_the_token_is_void() {
     let mut config = nacos();
     config.username = Some("u".to_owned());
     config.password = Some(Secret("p&w".to_owned()));
-    let setup = setup(1, config);
+    let setup = setup(1, &config);
     setup.fakes[0].require("p&w");
     setup.fakes[0].set("g@@a", THREE);
     let mut view = setup.handle.subscribe(ServiceQuery::named("a"));
@@ -295,7 +344,12 @@ async fn logs_in_once_and_again_when_the_token_is_void() {
     until(&mut view, |v| v.version == 2).await;
     assert_eq!(setup.fakes[0].logins(), 2);
     assert_eq!(setup.handle.stats().updates.failed, 0);
-    assert!(setup.fakes[0].calls().iter().all(|call| !call.contains("p%26w")));
+    assert!(
+        setup.fakes[0]
+            .calls()
+            .iter()
+            .all(|call| !call.contains("p%26w"))
+    );
 }
 
 trait MapStrings {
