@@ -158,6 +158,11 @@ impl RegistryHandle {
 
     /// Its numbers now.
     pub fn stats(&self) -> RegistryStats {
+        if let Source::Embedded(source) = &self.0.source
+            && source.is_here()
+        {
+            self.0.shared.answered(self.0.shared.clock.now());
+        }
         self.0.shared.counters.read(self.0.shared.clock.now())
     }
 }

@@ -1,14 +1,13 @@
 //! The Nacos v1 open API: which call does what. Reads are open; writes pass `registry/guard.rs`.
 //! Next: `registry/naming.rs` (instances and services), `registry/answer.rs` (shapes and errors).
 
-use std::net::IpAddr;
-
 use http::request::Parts;
 use http::{Method, StatusCode};
 use serde_json::json;
 
 use super::answer::{self, Answer, Fault};
 use super::params::Params;
+use super::push::Caller;
 use super::{EmbeddedRegistry, guard, naming};
 
 /// The release whose HTTP API this is: clients that look take HTTP, not gRPC.
@@ -19,20 +18,20 @@ pub(super) fn handle(
     registry: &EmbeddedRegistry,
     head: &Parts,
     body: &[u8],
-    local: Option<IpAddr>,
+    caller: &Caller,
 ) -> Answer {
-    dispatch(registry, head, body, local).unwrap_or_else(|fault| fault.answer())
+    dispatch(registry, head, body, caller).unwrap_or_else(|fault| fault.answer())
 }
 
 fn dispatch(
     registry: &EmbeddedRegistry,
     head: &Parts,
     body: &[u8],
-    local: Option<IpAddr>,
+    caller: &Caller,
 ) -> Result<Answer, Fault> {
     let method = &head.method;
     if !matches!(*method, Method::GET | Method::HEAD) {
-        guard::check(&head.headers, local)?;
+        guard::check(&head.headers, caller.local)?;
     }
     let path = head.uri.path();
     let params = Params::parse(head.uri.query(), body);
@@ -45,7 +44,9 @@ fn dispatch(
         ("DELETE", "ns/instance") => naming::deregister(registry, &params),
         ("GET", "ns/instance") => naming::detail(registry, &params),
         ("PUT", "ns/instance/beat") => naming::beat(registry, &params),
-        ("GET", "ns/instance/list") => naming::list(registry, &params),
+        ("GET", "ns/instance/list") => {
+            naming::list(registry, &params, &caller.with_headers(&head.headers))
+        }
         ("GET", "ns/service/list") => naming::services(registry, &params),
         ("GET", "ns/service") => naming::service(registry, &params),
         ("GET", "ns/operator/metrics") => Ok(metrics(registry)),
@@ -72,12 +73,12 @@ fn switches(registry: &EmbeddedRegistry) -> Answer {
         &json!({
             "clientBeatInterval": beat,
             "defaultCacheMillis": 3000,
-            "defaultPushCacheMillis": 10000,
+            "defaultPushCacheMillis": naming::PUSHED_CACHE_MILLIS,
             "defaultInstanceEphemeral": true,
             "distroEnabled": false,
             "healthCheckEnabled": false,
             "lightBeatEnabled": true,
-            "pushEnabled": false,
+            "pushEnabled": true,
         }),
     )
 }

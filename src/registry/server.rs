@@ -1,7 +1,6 @@
 //! Connections of the embedded registry: HTTP/1.1, bounded in number, header, body and time. An
 //! accept error backs off and never ends the loop.
 
-use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +12,13 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
 use super::answer::{Answer, Fault};
+use super::push::{self, Caller};
 use super::{EmbeddedRegistry, api, stopped};
 
 /// Connections of one listener.
@@ -41,6 +41,7 @@ impl EmbeddedRegistry {
     /// dropped) and what is in flight is answered.
     pub async fn serve(self, listener: TcpListener, mut shutdown: watch::Receiver<bool>) {
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let push = push::socket(&listener).await;
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
@@ -51,8 +52,9 @@ impl EmbeddedRegistry {
             match accepted {
                 Ok((stream, place)) => {
                     let (registry, shutdown) = (self.clone(), shutdown.clone());
+                    let push = push.clone();
                     connections.spawn(async move {
-                        connection(registry, stream, shutdown).await;
+                        connection(registry, stream, push, shutdown).await;
                         drop(place);
                     });
                 }
@@ -86,15 +88,16 @@ async fn accept(
 async fn connection(
     registry: EmbeddedRegistry,
     stream: TcpStream,
+    push: Option<Arc<UdpSocket>>,
     mut shutdown: watch::Receiver<bool>,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%error, "registry connection without nodelay");
     }
-    let local = stream.local_addr().ok().map(|address| address.ip());
+    let caller = Arc::new(Caller::new(&stream, push));
     let service = service_fn(move |request| {
-        let registry = registry.clone();
-        async move { Ok::<_, std::convert::Infallible>(answer(&registry, request, local).await) }
+        let (registry, caller) = (registry.clone(), caller.clone());
+        async move { Ok::<_, std::convert::Infallible>(answer(&registry, request, &caller).await) }
     });
     let mut builder = http1::Builder::new();
     builder
@@ -117,11 +120,11 @@ async fn connection(
 async fn answer(
     registry: &EmbeddedRegistry,
     request: Request<Incoming>,
-    local: Option<IpAddr>,
+    caller: &Caller,
 ) -> Answer {
     let (head, body) = request.into_parts();
     match read(body).await {
-        Ok(body) => api::handle(registry, &head, &body, local),
+        Ok(body) => api::handle(registry, &head, &body, caller),
         Err(fault) => fault.answer(),
     }
 }

@@ -480,6 +480,53 @@ async fn heads_and_bodies_are_bounded() {
 }
 
 #[tokio::test]
+async fn a_client_that_takes_pushes_is_sent_the_new_list() {
+    let run = Running::fresh().await;
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let port = socket.local_addr().unwrap().port();
+    // The address of the caller counts, whatever `clientIP` says.
+    let line = format!(
+        "GET /nacos/v1/ns/instance/list?serviceName=s&clusters=DEFAULT&udpPort={port}\
+         &clientIP=192.0.2.1 HTTP/1.1\r\nhost: localhost"
+    );
+    let (_, polled) = run.raw(&line, "").await;
+    assert!(
+        polled.contains("\"cacheMillis\":3000"),
+        "an unknown client polls: {polled}"
+    );
+    let line = format!("{line}\r\nuser-agent: Nacos-Java-Client:v1.4.8");
+    let (_, pushed) = run.raw(&line, "").await;
+    assert!(pushed.contains("\"cacheMillis\":10000"), "{pushed}");
+    for port in [1, 2] {
+        run.ok(
+            "POST",
+            &format!("/ns/instance?serviceName=s&ip=10.0.0.1&port={port}"),
+        )
+        .await;
+    }
+    run.ok(
+        "POST",
+        "/ns/instance?serviceName=s&ip=10.0.0.1&port=3&clusterName=other",
+    )
+    .await;
+    let mut datagram = vec![0; 65_536];
+    let received = socket.recv(&mut datagram);
+    let length = tokio::time::timeout(Duration::from_secs(3), received)
+        .await
+        .unwrap()
+        .unwrap();
+    let outer: Value = serde_json::from_slice(&datagram[..length]).unwrap();
+    assert!(outer["type"] == "dom" && outer["lastRefTime"].is_u64());
+    let list: Value = serde_json::from_str(outer["data"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        (&list["name"], &list["clusters"]),
+        (&"DEFAULT_GROUP@@s".into(), &"DEFAULT".into())
+    );
+    assert_eq!(list["hosts"].as_array().unwrap().len(), 2);
+    run.stop().await;
+}
+
+#[tokio::test]
 async fn a_kept_connection_ends_with_the_server() {
     let run = Running::fresh().await;
     let mut stream = TcpStream::connect(run.address).await.unwrap();
