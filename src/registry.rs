@@ -27,6 +27,7 @@ use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
 
 pub use model::{InstanceKey, Patch, Refusal, Registration, ServiceKey, Target};
+pub use server::Listener;
 pub use service::Instance;
 
 use crate::clock::{Clock, Timestamp};

@@ -151,6 +151,9 @@ impl RegistryHandle {
         {
             return answered;
         }
+        // Whoever gives up during the read leaves the limit in force.
+        let before = refreshed.is_some_and(|(_, answered)| answered);
+        *refreshed = Some((now, before));
         let answered = self.0.read_names().await;
         *refreshed = Some((self.0.shared.clock.now(), answered));
         answered

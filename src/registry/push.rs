@@ -37,8 +37,8 @@ const CLIENTS: [&str; 6] = [
     "vip-client4cpp:",
 ];
 
-/// Where a request came from.
-#[derive(Clone, Debug)]
+/// Where a request came from; all unknown on a Unix socket.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Caller {
     /// Our own address on that connection.
     pub(super) local: Option<IpAddr>,

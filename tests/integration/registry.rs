@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use outrigger::clock::Clock;
 use outrigger::config::types::Embedded;
+use outrigger::http_client::{HttpClient, Target};
 use outrigger::registry::EmbeddedRegistry;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -524,6 +525,31 @@ async fn a_client_that_takes_pushes_is_sent_the_new_list() {
     );
     assert_eq!(list["hosts"].as_array().unwrap().len(), 2);
     run.stop().await;
+}
+
+#[tokio::test]
+async fn a_unix_socket_serves_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("registry.sock");
+    let registry = EmbeddedRegistry::new(&config(), Clock::new());
+    let (stop, stopped) = watch::channel(false);
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let task = tokio::spawn(registry.clone().serve(listener, stopped));
+    let client = HttpClient {
+        timeout: Duration::from_secs(2),
+        max_body: 1 << 16,
+    };
+    let request = http::Request::post("/nacos/v1/ns/instance?serviceName=s&ip=10.0.0.1&port=1")
+        .body(http_body_util::Full::default())
+        .unwrap();
+    let answer = client.send(&Target::Unix(path), request).await.unwrap();
+    assert_eq!(
+        (answer.status().as_u16(), answer.body().as_ref()),
+        (200, b"ok".as_slice())
+    );
+    assert_eq!(registry.counts(), (1, 1));
+    stop.send(true).unwrap();
+    task.await.unwrap();
 }
 
 #[tokio::test]
