@@ -109,3 +109,106 @@ fn login(params: &Params) -> Answer {
         }),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::config::types::Embedded;
+    use proptest::prelude::*;
+
+    fn registry() -> EmbeddedRegistry {
+        let config = Embedded {
+            listen: None,
+            data: None,
+            unhealthy_after: Duration::from_secs(15),
+            remove_after: Duration::from_secs(30),
+            beat_interval: Duration::from_secs(5),
+            max_services: 4,
+            max_instances: 8,
+            max_metadata_bytes: 256,
+        };
+        EmbeddedRegistry::new(&config, Clock::new())
+    }
+
+    /// Values as clients and attackers send them.
+    fn value() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "[a-c]",
+            "[0-9]{1,6}",
+            "(g@@a|@@a|a@@b@@c|10\\.0\\.0\\.[1-3]|true|FALSE|None|NaN|-1|1e400)",
+            Just(r#"{"ip":"10.0.0.1","port":80}"#.to_owned()),
+            Just(
+                r#"{"preserved.heart.beat.interval":"0","preserved.heart.beat.timeout":"0"}"#
+                    .into()
+            ),
+            ".{0,12}",
+        ]
+    }
+
+    fn call() -> impl Strategy<Value = (Method, String, Vec<u8>)> {
+        let names = prop::sample::select(vec![
+            "serviceName",
+            "groupName",
+            "namespaceId",
+            "ip",
+            "port",
+            "clusterName",
+            "weight",
+            "enabled",
+            "healthy",
+            "ephemeral",
+            "metadata",
+            "beat",
+            "pageNo",
+            "pageSize",
+            "clusters",
+            "udpPort",
+        ]);
+        let params = prop::collection::vec((names, value()), 0..10);
+        let method = prop::sample::select(vec!["GET", "POST", "PUT", "PATCH", "DELETE"]);
+        let path = prop::sample::select(vec![
+            "ns/instance",
+            "ns/instance/beat",
+            "ns/instance/list",
+            "ns/service/list",
+            "ns/service",
+            "auth/login",
+            "ns/operator/metrics",
+            "x",
+        ]);
+        (
+            method,
+            path,
+            params,
+            prop::collection::vec(any::<u8>(), 0..20),
+        )
+            .prop_map(|(method, path, params, body)| {
+                let query = form_urlencoded::Serializer::new(String::new())
+                    .extend_pairs(params)
+                    .finish();
+                let method = Method::from_bytes(method.as_bytes()).unwrap();
+                (method, format!("/nacos/v1/{path}?{query}"), body)
+            })
+    }
+
+    proptest! {
+        /// Whatever is asked: an answer, no panic, and the bounds hold.
+        #[test]
+        fn every_call_has_an_answer(calls in prop::collection::vec(call(), 1..30)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let _entered = runtime.enter();
+            let registry = registry();
+            for (method, uri, body) in calls {
+                let request = http::Request::builder().method(method).uri(uri).body(()).unwrap();
+                let (head, ()) = request.into_parts();
+                let answer = handle(&registry, &head, &body, &Caller::default());
+                prop_assert!(answer.status().as_u16() < 500 || answer.status() == 501);
+                let (services, instances) = registry.counts();
+                prop_assert!(services <= 4 && instances <= 8);
+            }
+        }
+    }
+}

@@ -180,10 +180,7 @@ fn read(target: &Target, answer: Response<Bytes>) -> Result<Bytes, Failure> {
     if status == StatusCode::OK {
         return Ok(answer.into_body());
     }
-    let text: String = String::from_utf8_lossy(answer.body())
-        .chars()
-        .take(200)
-        .collect();
+    let text = message(answer.body());
     let what = format!("{}: {} {}", shown(target), status.as_u16(), text.trim());
     match status {
         StatusCode::BAD_REQUEST
@@ -192,6 +189,15 @@ fn read(target: &Target, answer: Response<Bytes>) -> Result<Bytes, Failure> {
         | StatusCode::NOT_IMPLEMENTED => Err(Failure::Refused(what)),
         _ => Err(Failure::Unanswered(what)),
     }
+}
+
+/// The text of an error answer: the message where it is JSON (it has a time stamp too, which would
+/// make every error a new one), and not too much of it.
+fn message(body: &[u8]) -> String {
+    let json = serde_json::from_slice::<serde_json::Value>(body).ok();
+    let message = json.as_ref().and_then(|json| json.get("message")?.as_str());
+    let text = message.map_or_else(|| String::from_utf8_lossy(body), Into::into);
+    text.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
 pub(super) fn unanswered(target: &Target, error: &crate::http_client::HttpError) -> Failure {
@@ -228,6 +234,18 @@ fn target(server: &str) -> Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn error_texts_are_short_and_the_same_each_time() {
+        let body = br#"{"timestamp":"2026-01-02","status":403,"message":"user not found!"}"#;
+        assert_eq!(message(body), "user not found!");
+        assert_eq!(
+            message(b"caused: Param 'ip' is required.;\n"),
+            "caused: Param 'ip' is required.;"
+        );
+        assert_eq!(message(&[b'x'; 1000]).len(), 200);
+        assert_eq!(message(&[0xff, 0xfe]).chars().count(), 2);
+    }
 
     #[test]
     fn servers_take_the_usual_port() {

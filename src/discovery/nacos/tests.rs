@@ -352,6 +352,31 @@ async fn logs_in_once_and_again_when_the_token_is_void() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_denied_login_is_repeated_once_a_minute() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "wrong\n").unwrap();
+    let mut config = nacos();
+    config.username = Some("u".to_owned());
+    config.password_file = Some(file.clone());
+    let setup = setup(1, &config);
+    setup.fakes[0].require("right");
+    setup.fakes[0].set("g@@a", THREE);
+    let mut view = setup.handle.subscribe(ServiceQuery::named("a"));
+    let denied = until(&mut view, |v| v.error.is_some()).await;
+    assert!(denied.error.unwrap().contains("login answered 403"));
+    tokio::time::sleep(Duration::from_secs(59)).await;
+    assert_eq!(
+        setup.fakes[0].calls().len(),
+        1,
+        "{:?}",
+        setup.fakes[0].calls()
+    );
+    std::fs::write(&file, "right\n").unwrap();
+    until(&mut view, |v| v.set.is_some()).await;
+}
+
 trait MapStrings {
     fn map_strings(&self) -> Vec<String>;
 }
