@@ -15,12 +15,16 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 /// Where a request goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Target {
     /// `host:port`; a name is resolved at each request.
     Tcp(String),
     /// A Unix socket.
     Unix(PathBuf),
+    /// Inside the process: whoever reads the channel is the server. For tests in paused time, where
+    /// a wait for a socket would look like a time-out.
+    #[cfg(test)]
+    Memory(tokio::sync::mpsc::UnboundedSender<tokio::io::DuplexStream>),
 }
 
 /// Bounds of a request.
@@ -77,6 +81,14 @@ impl HttpClient {
                         .map_err(HttpError::Connect)?;
                     self.exchange(stream, "localhost", request).await
                 }
+                #[cfg(test)]
+                Target::Memory(server) => {
+                    let (ours, theirs) = tokio::io::duplex(64 * 1024);
+                    let refused =
+                        |_| HttpError::Connect(std::io::ErrorKind::ConnectionRefused.into());
+                    server.send(theirs).map_err(refused)?;
+                    self.exchange(ours, "memory", request).await
+                }
             }
         };
         let timed = tokio::time::timeout(self.timeout, Box::pin(exchange));
@@ -117,5 +129,82 @@ impl HttpClient {
             // Its own error reaches `work` too, with what was read before.
             _ = connection.as_mut() => work.await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    const CLIENT: HttpClient = HttpClient {
+        timeout: Duration::from_millis(300),
+        max_body: 8,
+    };
+
+    /// What a server that reads a request and then writes `answer` (and closes, unless it is to hang)
+    /// makes of it.
+    async fn against(answer: &'static str, hang: bool) -> Result<Response<Bytes>, HttpError> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 1024];
+            let length = stream.read(&mut request).await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            if hang {
+                tokio::time::sleep(Duration::from_secs(9)).await;
+            }
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        });
+        let request = Request::get("/a?b=c").body(Full::default()).unwrap();
+        let response = CLIENT.send(&Target::Tcp(address.clone()), request).await;
+        if !hang {
+            let seen = server.await.unwrap().to_ascii_lowercase();
+            assert!(seen.starts_with("get /a?b=c http/1.1\r\n"), "{seen}");
+            assert!(seen.contains(&format!("host: {address}")), "{seen}");
+        }
+        response
+    }
+
+    #[tokio::test]
+    async fn every_status_is_a_response_with_or_without_a_length() {
+        let response = against("HTTP/1.1 500 x\r\ncontent-length: 3\r\n\r\nabc", false)
+            .await
+            .unwrap();
+        assert_eq!(
+            (response.status().as_u16(), response.body().as_ref()),
+            (500, b"abc".as_slice())
+        );
+        let response = against("HTTP/1.0 200 OK\r\n\r\nto end", false)
+            .await
+            .unwrap();
+        assert_eq!(response.body().as_ref(), b"to end");
+    }
+
+    #[tokio::test]
+    async fn too_much_too_late_broken_and_refused_are_errors() {
+        let large = against(
+            "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n123456789",
+            false,
+        )
+        .await;
+        assert!(
+            matches!(large, Err(HttpError::BodyTooLarge(8))),
+            "{large:?}"
+        );
+        let broken = against("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nabc", false).await;
+        assert!(matches!(broken, Err(HttpError::Body(_))), "{broken:?}");
+        let rubbish = against("SSH-2.0-OpenSSH\r\n", false).await;
+        assert!(matches!(rubbish, Err(HttpError::Http(_))), "{rubbish:?}");
+        let late = against("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nabc", true).await;
+        assert!(matches!(late, Err(HttpError::Timeout(_))), "{late:?}");
+        let unused = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = Target::Tcp(unused.local_addr().unwrap().to_string());
+        drop(unused);
+        let refused = CLIENT
+            .send(&target, Request::get("/").body(Full::default()).unwrap())
+            .await;
+        assert!(matches!(refused, Err(HttpError::Connect(_))), "{refused:?}");
     }
 }

@@ -24,3 +24,5 @@ pub mod status;
 pub mod timer;
 pub mod upstream;
 pub mod worker;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

@@ -14,6 +14,7 @@ pub mod lease;
 pub mod model;
 mod naming;
 mod params;
+mod push;
 mod server;
 mod service;
 mod snapshot;
@@ -26,6 +27,7 @@ use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
 
 pub use model::{InstanceKey, Patch, Refusal, Registration, ServiceKey, Target};
+pub use server::Listener;
 pub use service::Instance;
 
 use crate::clock::{Clock, Timestamp};
@@ -33,6 +35,7 @@ use crate::config::types::Embedded;
 use crate::endpoint::Endpoint;
 use lease::{Bounds, Table};
 use model::Timing;
+use push::Pushes;
 use snapshot::Store;
 
 /// The embedded registry; clones are the same one.
@@ -51,6 +54,8 @@ struct Inner {
     names: watch::Sender<u64>,
     /// Counts all changes: the snapshot is due.
     changes: watch::Sender<u64>,
+    /// Who is told of changes by UDP.
+    pushes: Pushes,
     /// The next deadline moved forward.
     rearm: Notify,
 }
@@ -88,6 +93,7 @@ impl EmbeddedRegistry {
             watchers: Mutex::default(),
             names: watch::Sender::default(),
             changes: watch::Sender::default(),
+            pushes: Pushes::default(),
             rearm: Notify::new(),
         }))
     }
@@ -164,9 +170,16 @@ impl EmbeddedRegistry {
         self.0.names.subscribe()
     }
 
-    /// Expires leases when they are due and keeps the snapshot; ends when `shutdown` becomes true (or
+    /// Expires leases when they are due, pushes changes and keeps the snapshot; ends when `shutdown` becomes true (or
     /// its sender is dropped), after a last snapshot.
-    pub async fn maintain(self, mut shutdown: watch::Receiver<bool>) {
+    pub async fn maintain(self, shutdown: watch::Receiver<bool>) {
+        tokio::join!(
+            self.expire_and_save(shutdown.clone()),
+            push::run(&self, shutdown)
+        );
+    }
+
+    async fn expire_and_save(&self, mut shutdown: watch::Receiver<bool>) {
         let mut changes = self.0.changes.subscribe();
         let mut save_at: Option<Timestamp> = None;
         loop {
@@ -200,7 +213,7 @@ impl EmbeddedRegistry {
         let Some(store) = self.0.store.clone() else {
             return;
         };
-        let saved = self.with(|table, now| snapshot::saved(table, now));
+        let saved = self.with(snapshot::saved);
         let written = tokio::task::spawn_blocking(move || store.save(&saved)).await;
         match written {
             Ok(Ok(())) => {}
@@ -235,6 +248,7 @@ impl EmbeddedRegistry {
             }
         }
         drop(watchers);
+        inner.pushes.changed(changes.services);
         if changes.names {
             inner.names.send_modify(count);
         }

@@ -17,6 +17,10 @@ impl EmbeddedSource {
         Self(registry)
     }
 
+    pub(super) fn is_here(&self) -> bool {
+        self.0.is_some()
+    }
+
     pub(super) fn names_changes(&self) -> Option<watch::Receiver<u64>> {
         self.0.as_ref().map(EmbeddedRegistry::watch_names)
     }

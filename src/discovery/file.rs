@@ -151,9 +151,12 @@ impl Watched {
 }
 
 async fn watch_file(watched: Weak<Watched>, shared: Weak<Shared>) {
-    while let (Some(file), true) = (watched.upgrade(), shared.strong_count() > 0) {
+    while let (Some(file), Some(registry)) = (watched.upgrade(), shared.upgrade()) {
         file.read().await;
-        drop(file);
+        if file.lock().error.is_none() {
+            registry.answered(registry.clock.now());
+        }
+        drop((file, registry));
         tokio::time::sleep(PERIOD).await;
     }
 }

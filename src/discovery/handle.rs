@@ -28,12 +28,7 @@ const REFRESH_LIMIT: Duration = Duration::from_secs(1);
 /// Starts a registry's source on the current runtime. Nothing is asked before the first
 /// subscription.
 pub fn start(config: &Registry, deps: Deps) -> RegistryHandle {
-    let shared = Arc::new(Shared {
-        config: config.clone(),
-        clock: deps.clock,
-        events: deps.events,
-        counters: Counters::default(),
-    });
+    let shared = Shared::new(config, &deps);
     let source = match &config.kind {
         RegistryKind::Embedded(_) => Source::Embedded(EmbeddedSource::new(deps.embedded)),
         RegistryKind::File { path } => {
@@ -43,13 +38,7 @@ pub fn start(config: &Registry, deps: Deps) -> RegistryHandle {
             nacos, config, deps.clock, deps.seed,
         ))),
     };
-    RegistryHandle(Arc::new(Inner {
-        shared,
-        source,
-        names: watch::Sender::default(),
-        names_followed: Mutex::new(false),
-        refreshed: tokio::sync::Mutex::new(None),
-    }))
+    RegistryHandle::new(shared, source)
 }
 
 /// A registry that endpoints are read from. Clones are the same one.
@@ -78,13 +67,23 @@ pub(super) struct Shared {
 }
 
 #[derive(Clone, Debug)]
-enum Source {
+pub(super) enum Source {
     Embedded(EmbeddedSource),
     File(FileSource),
     Nacos(Arc<NacosSource>),
 }
 
 impl RegistryHandle {
+    pub(super) fn new(shared: Arc<Shared>, source: Source) -> Self {
+        Self(Arc::new(Inner {
+            shared,
+            source,
+            names: watch::Sender::default(),
+            names_followed: Mutex::new(false),
+            refreshed: tokio::sync::Mutex::new(None),
+        }))
+    }
+
     /// Its key in the configuration.
     pub fn name(&self) -> &Arc<str> {
         &self.0.shared.config.name
@@ -152,6 +151,9 @@ impl RegistryHandle {
         {
             return answered;
         }
+        // Whoever gives up during the read leaves the limit in force.
+        let before = refreshed.is_some_and(|(_, answered)| answered);
+        *refreshed = Some((now, before));
         let answered = self.0.read_names().await;
         *refreshed = Some((self.0.shared.clock.now(), answered));
         answered
@@ -159,6 +161,11 @@ impl RegistryHandle {
 
     /// Its numbers now.
     pub fn stats(&self) -> RegistryStats {
+        if let Source::Embedded(source) = &self.0.source
+            && source.is_here()
+        {
+            self.0.shared.answered(self.0.shared.clock.now());
+        }
         self.0.shared.counters.read(self.0.shared.clock.now())
     }
 }
@@ -217,6 +224,15 @@ impl Inner {
 }
 
 impl Shared {
+    pub(super) fn new(config: &Registry, deps: &Deps) -> Arc<Self> {
+        Arc::new(Self {
+            config: config.clone(),
+            clock: deps.clock,
+            events: deps.events.clone(),
+            counters: Counters::default(),
+        })
+    }
+
     pub(super) fn answered(&self, now: Timestamp) {
         if let Some(lost_for) = self.counters.answered(now) {
             info!(registry = %self.config.name, ?lost_for, "registry answers again");

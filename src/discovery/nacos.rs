@@ -149,3 +149,6 @@ impl NacosSource {
         query.finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

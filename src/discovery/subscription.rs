@@ -91,7 +91,9 @@ impl Subscription {
             health_unknown,
         );
         let (guard, held) = (&self.guard, self.guard.held());
-        self.view.send_modify(|view| {
+        // Listeners are woken only for what they may act upon.
+        self.view.send_if_modified(|view| {
+            let news = changed || view.stale || view.held != held || view.error.is_some();
             if changed {
                 view.set = guard.current().cloned();
                 view.version = view.version.saturating_add(1);
@@ -100,6 +102,7 @@ impl Subscription {
             view.stale = false;
             view.held = held;
             view.error = None;
+            news
         });
         match verdict {
             Verdict::Hold { recheck_in, .. } => Some(recheck_in),
@@ -121,7 +124,11 @@ impl Subscription {
         } else {
             warn!(%registry, service = %self.query.service, %error, "registry read failed");
         }
-        self.view.send_modify(|view| view.error = Some(error));
+        self.view.send_if_modified(|view| {
+            let news = view.error.as_ref() != Some(&error);
+            view.error = Some(error);
+            news
+        });
         self.mark_stale();
     }
 

@@ -13,10 +13,13 @@ use super::model::{
     DEFAULT_GROUP, DEFAULT_NAMESPACE, InstanceKey, Patch, Refusal, Registration, Target,
 };
 use super::params::{self, Params};
+use super::push::Caller;
 use super::service::Instance;
 
 /// What a client that only polls is told to wait: less than Nacos's 10 s, polls are cheap here.
 const CACHE_MILLIS: u64 = 3000;
+/// What a client is told that hears of changes by push.
+pub(super) const PUSHED_CACHE_MILLIS: u64 = 10_000;
 
 type Result = std::result::Result<Answer, Fault>;
 
@@ -116,7 +119,7 @@ pub(super) fn beat(registry: &EmbeddedRegistry, params: &Params) -> Result {
         .cluster
         .as_deref()
         .filter(|name| !name.is_empty())
-        .or(params.cluster());
+        .or_else(|| params.cluster());
     let target = Target {
         ip: &beat.ip,
         port: beat.port,
@@ -144,10 +147,28 @@ fn beaten(registry: &EmbeddedRegistry, interval: Option<Duration>) -> Answer {
     answer::json(StatusCode::OK, &body)
 }
 
-pub(super) fn list(registry: &EmbeddedRegistry, params: &Params) -> Result {
+pub(super) fn list(registry: &EmbeddedRegistry, params: &Params, caller: &Caller) -> Result {
     let service = params.service()?;
     let clusters = params.get("clusters").unwrap_or_default();
     let healthy_only = params.flag("healthyOnly")?.unwrap_or(false);
+    let mut list = listed(registry, &service, clusters, healthy_only);
+    if let Some(address) = caller.push_address(params) {
+        registry
+            .0
+            .pushes
+            .subscribe(&service, clusters, address, registry.0.clock.now());
+        list.cache_millis = PUSHED_CACHE_MILLIS;
+    }
+    Ok(answer::json(StatusCode::OK, &list))
+}
+
+/// What `instance/list` says of a service at present; `clusters` is a list with commas, empty: all.
+pub(super) fn listed(
+    registry: &EmbeddedRegistry,
+    service: &super::ServiceKey,
+    clusters: &str,
+    healthy_only: bool,
+) -> List {
     let wanted: Vec<&str> = clusters
         .split(',')
         .filter(|name| !name.is_empty())
@@ -158,12 +179,12 @@ pub(super) fn list(registry: &EmbeddedRegistry, params: &Params) -> Result {
             && (wanted.is_empty() || wanted.contains(&&*one.key().cluster))
     };
     let hosts = registry.with(|table, now| {
-        let all = table.list(&service, now).into_iter().flatten();
+        let all = table.list(service, now).into_iter().flatten();
         all.filter(listed)
-            .map(|one| Host::new(&service, one))
+            .map(|one| Host::new(service, one))
             .collect()
     });
-    let list = List {
+    List {
         name: service.grouped(),
         group_name: service.group.to_string(),
         clusters: clusters.to_owned(),
@@ -174,8 +195,7 @@ pub(super) fn list(registry: &EmbeddedRegistry, params: &Params) -> Result {
         all_ips: false,
         reach_protection_threshold: false,
         valid: true,
-    };
-    Ok(answer::json(StatusCode::OK, &list))
+    }
 }
 
 pub(super) fn services(registry: &EmbeddedRegistry, params: &Params) -> Result {

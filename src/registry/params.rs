@@ -31,16 +31,8 @@ impl Params {
         let query = query.unwrap_or_default().as_bytes();
         all.extend(form_urlencoded::parse(query).into_owned());
         if body.trim_ascii_start().starts_with(b"{") {
-            let object: serde_json::Map<_, _> = serde_json::from_slice(body).unwrap_or_default();
-            all.extend(
-                object
-                    .into_iter()
-                    .filter(|(_, value)| !value.is_null())
-                    .map(|(name, value)| match value {
-                        serde_json::Value::String(text) => (name, text),
-                        other => (name, other.to_string()),
-                    }),
-            );
+            let object: Object = serde_json::from_slice(body).unwrap_or_default();
+            all.extend(texts(object));
         } else {
             all.extend(form_urlencoded::parse(body).into_owned());
         }
@@ -152,14 +144,21 @@ pub(super) fn weight(number: Option<f64>) -> Result<Weight, ParamError> {
     }
 }
 
-/// Strings by name; other scalars are taken as their text.
-pub(super) fn metadata_of(object: serde_json::Map<String, serde_json::Value>) -> Metadata {
-    let texts = object.into_iter().filter(|(_, value)| !value.is_null());
-    let texts = texts.map(|(name, value)| match value {
-        serde_json::Value::String(text) => (name, text),
-        other => (name, other.to_string()),
-    });
-    Arc::new(texts.collect())
+/// Strings by name; other values are taken as their text, null as absent.
+pub(super) fn metadata_of(object: Object) -> Metadata {
+    Arc::new(texts(object).collect())
+}
+
+type Object = serde_json::Map<String, serde_json::Value>;
+
+fn texts(object: Object) -> impl Iterator<Item = (String, String)> {
+    let present = object.into_iter().filter(|(_, value)| !value.is_null());
+    present.map(|(name, value)| {
+        let text = value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
+        (name, text)
+    })
 }
 
 fn metadata(text: &str) -> Result<Metadata, ParamError> {

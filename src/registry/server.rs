@@ -1,7 +1,7 @@
 //! Connections of the embedded registry: HTTP/1.1, bounded in number, header, body and time. An
 //! accept error backs off and never ends the loop.
 
-use std::net::IpAddr;
+use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
 use super::answer::{Answer, Fault};
+use super::push::{self, Caller};
 use super::{EmbeddedRegistry, api, stopped};
 
 /// Connections of one listener.
@@ -39,7 +41,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 impl EmbeddedRegistry {
     /// Serves the open API on a listener; ends when `shutdown` becomes true (or its sender is
     /// dropped) and what is in flight is answered.
-    pub async fn serve(self, listener: TcpListener, mut shutdown: watch::Receiver<bool>) {
+    pub async fn serve(
+        self,
+        listener: impl Into<Listener> + Send,
+        mut shutdown: watch::Receiver<bool>,
+    ) {
+        let listener = listener.into();
+        let push = match &listener {
+            Listener::Tcp(listener) => push::socket(listener).await,
+            Listener::Unix(_) => None,
+        };
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
@@ -49,12 +60,15 @@ impl EmbeddedRegistry {
                 accepted = accept(&listener, &places) => accepted,
             };
             match accepted {
-                Ok((stream, place)) => {
+                Ok((Stream::Tcp(stream), place)) => {
+                    let caller = Caller::new(&stream, push.clone());
                     let (registry, shutdown) = (self.clone(), shutdown.clone());
-                    connections.spawn(async move {
-                        connection(registry, stream, shutdown).await;
-                        drop(place);
-                    });
+                    connections.spawn(connection(registry, stream, caller, place, shutdown));
+                }
+                Ok((Stream::Unix(stream), place)) => {
+                    let caller = Caller::default();
+                    let (registry, shutdown) = (self.clone(), shutdown.clone());
+                    connections.spawn(connection(registry, stream, caller, place, shutdown));
                 }
                 Err(error) => {
                     warn!(%error, "registry cannot accept a connection");
@@ -70,31 +84,66 @@ impl EmbeddedRegistry {
     }
 }
 
+/// What the registry can be served on.
+#[derive(Debug)]
+pub enum Listener {
+    /// A TCP port.
+    Tcp(TcpListener),
+    /// A Unix socket; without UDP push.
+    Unix(UnixListener),
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Self::Tcp(listener)
+    }
+}
+
+impl From<UnixListener> for Listener {
+    fn from(listener: UnixListener) -> Self {
+        Self::Unix(listener)
+    }
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
 async fn accept(
-    listener: &TcpListener,
+    listener: &Listener,
     places: &Arc<Semaphore>,
-) -> std::io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> std::io::Result<(Stream, OwnedSemaphorePermit)> {
     let place = places
         .clone()
         .acquire_owned()
         .await
         .map_err(std::io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
+    let stream = match listener {
+        Listener::Tcp(listener) => {
+            let (stream, _) = listener.accept().await?;
+            if let Err(error) = stream.set_nodelay(true) {
+                debug!(%error, "registry connection without nodelay");
+            }
+            Stream::Tcp(stream)
+        }
+        Listener::Unix(listener) => Stream::Unix(listener.accept().await?.0),
+    };
     Ok((stream, place))
 }
 
-async fn connection(
+/// One connection; it holds its place until it ends.
+async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     registry: EmbeddedRegistry,
-    stream: TcpStream,
+    stream: S,
+    caller: Caller,
+    place: OwnedSemaphorePermit,
     mut shutdown: watch::Receiver<bool>,
 ) {
-    if let Err(error) = stream.set_nodelay(true) {
-        debug!(%error, "registry connection without nodelay");
-    }
-    let local = stream.local_addr().ok().map(|address| address.ip());
+    let caller = Arc::new(caller);
     let service = service_fn(move |request| {
-        let registry = registry.clone();
-        async move { Ok::<_, std::convert::Infallible>(answer(&registry, request, local).await) }
+        let (registry, caller) = (registry.clone(), caller.clone());
+        async move { Ok::<_, Infallible>(answer(&registry, request, &caller).await) }
     });
     let mut builder = http1::Builder::new();
     builder
@@ -112,16 +161,17 @@ async fn connection(
     if let Err(error) = result {
         debug!(%error, "registry connection ended");
     }
+    drop(place);
 }
 
 async fn answer(
     registry: &EmbeddedRegistry,
     request: Request<Incoming>,
-    local: Option<IpAddr>,
+    caller: &Caller,
 ) -> Answer {
     let (head, body) = request.into_parts();
     match read(body).await {
-        Ok(body) => api::handle(registry, &head, &body, local),
+        Ok(body) => api::handle(registry, &head, &body, caller),
         Err(fault) => fault.answer(),
     }
 }

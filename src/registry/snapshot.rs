@@ -67,17 +67,13 @@ impl Store {
     /// What was saved; nothing when there is no file or none that can be read.
     pub(super) fn load(&self) -> Option<Saved> {
         let path = self.path.display();
-        let text = match std::fs::read(&self.path) {
-            Ok(text) => text,
+        let problem = match std::fs::read(&self.path) {
+            Ok(text) => match serde_json::from_slice::<Saved>(&text) {
+                Ok(saved) if saved.version == VERSION => return Some(saved),
+                Ok(saved) => format!("version {} is not {VERSION}", saved.version),
+                Err(failure) => failure.to_string(),
+            },
             Err(failure) if failure.kind() == std::io::ErrorKind::NotFound => return None,
-            Err(failure) => {
-                error!(%path, error = %failure, "registry snapshot cannot be read");
-                return None;
-            }
-        };
-        let problem = match serde_json::from_slice::<Saved>(&text) {
-            Ok(saved) if saved.version == VERSION => return Some(saved),
-            Ok(saved) => format!("version {} is not {VERSION}", saved.version),
             Err(failure) => failure.to_string(),
         };
         let aside = self.path.with_extension("json.bad");

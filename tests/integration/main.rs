@@ -1,1 +1,6 @@
 //! Integration tests.
+
+#[cfg(test)]
+mod discovery;
+#[cfg(test)]
+mod registry;

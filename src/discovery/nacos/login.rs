@@ -18,7 +18,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Nacos, Secret};
 use crate::http_client::{HttpClient, Target};
 
-/// A token that was refused is replaced at most this often.
+/// A token that was refused is replaced, and a denied login repeated, at most this often.
 const RENEW_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -35,6 +35,8 @@ pub(super) struct Login {
 struct State {
     token: Option<(String, Timestamp)>,
     forgotten: Option<Timestamp>,
+    /// A login that was denied, and when: a wrong password is not sent at every poll.
+    denied: Option<(Failure, Timestamp)>,
     random: fastrand::Rng,
 }
 
@@ -66,6 +68,7 @@ impl Login {
             state: std::sync::Mutex::new(State {
                 token: None,
                 forgotten: None,
+                denied: None,
                 random,
             }),
         })
@@ -80,6 +83,9 @@ impl Login {
         let login = self.token.lock().await;
         if let Some(token) = self.valid() {
             return Ok(Some(token));
+        }
+        if let Some(failure) = self.denied() {
+            return Err(failure);
         }
         let logged_in = self.log_in(http, target).await?;
         let ttl = Duration::from_secs(logged_in.token_ttl.unwrap_or(18_000));
@@ -118,6 +124,12 @@ impl Login {
         (self.clock.now() < *until).then(|| token.clone())
     }
 
+    fn denied(&self) -> Option<Failure> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (failure, at) = state.denied.as_ref()?;
+        (self.clock.now().since(*at) < RENEW_LIMIT).then(|| failure.clone())
+    }
+
     async fn log_in(&self, http: &HttpClient, target: &Target) -> Result<LoggedIn, Failure> {
         let password = match (&self.password_file, &self.password) {
             (Some(path), _) => {
@@ -146,7 +158,12 @@ impl Login {
         let status = answer.status();
         if status != StatusCode::OK {
             let what = format!("{}: login answered {}", shown(target), status.as_u16());
-            return Err(Failure::Unanswered(what));
+            let failure = Failure::Unanswered(what);
+            if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.denied = Some((failure.clone(), self.clock.now()));
+            }
+            return Err(failure);
         }
         serde_json::from_slice(answer.body()).map_err(|e| {
             Failure::Unanswered(format!("{}: unreadable login answer: {e}", shown(target)))

@@ -56,6 +56,14 @@ impl Servers {
         }
     }
 
+    /// The same with other servers.
+    #[cfg(test)]
+    pub(super) fn with_targets(mut self, targets: Vec<Target>) -> Self {
+        self.targets = targets;
+        self.current = AtomicUsize::new(0);
+        self
+    }
+
     /// Asks the current server, then the others once each. The body of a 200 answer.
     pub(super) async fn ask(
         &self,
@@ -172,10 +180,7 @@ fn read(target: &Target, answer: Response<Bytes>) -> Result<Bytes, Failure> {
     if status == StatusCode::OK {
         return Ok(answer.into_body());
     }
-    let text: String = String::from_utf8_lossy(answer.body())
-        .chars()
-        .take(200)
-        .collect();
+    let text = message(answer.body());
     let what = format!("{}: {} {}", shown(target), status.as_u16(), text.trim());
     match status {
         StatusCode::BAD_REQUEST
@@ -186,6 +191,15 @@ fn read(target: &Target, answer: Response<Bytes>) -> Result<Bytes, Failure> {
     }
 }
 
+/// The text of an error answer: the message where it is JSON (it has a time stamp too, which would
+/// make every error a new one), and not too much of it.
+fn message(body: &[u8]) -> String {
+    let json = serde_json::from_slice::<serde_json::Value>(body).ok();
+    let message = json.as_ref().and_then(|json| json.get("message")?.as_str());
+    let text = message.map_or_else(|| String::from_utf8_lossy(body), Into::into);
+    text.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
 pub(super) fn unanswered(target: &Target, error: &crate::http_client::HttpError) -> Failure {
     Failure::Unanswered(format!("{}: {error}", shown(target)))
 }
@@ -194,6 +208,8 @@ pub(super) fn shown(target: &Target) -> String {
     match target {
         Target::Tcp(address) => address.clone(),
         Target::Unix(path) => path.display().to_string(),
+        #[cfg(test)]
+        Target::Memory(_) => "memory".to_owned(),
     }
 }
 
@@ -220,6 +236,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn error_texts_are_short_and_the_same_each_time() {
+        let body = br#"{"timestamp":"2026-01-02","status":403,"message":"user not found!"}"#;
+        assert_eq!(message(body), "user not found!");
+        assert_eq!(
+            message(b"caused: Param 'ip' is required.;\n"),
+            "caused: Param 'ip' is required.;"
+        );
+        assert_eq!(message(&[b'x'; 1000]).len(), 200);
+        assert_eq!(message(&[0xff, 0xfe]).chars().count(), 2);
+    }
+
+    #[test]
     fn servers_take_the_usual_port() {
         for (given, want) in [
             ("nacos-1:8849", "nacos-1:8849"),
@@ -229,7 +257,7 @@ mod tests {
             ("::1", "[::1]:8848"),
             ("[::1]", "[::1]:8848"),
         ] {
-            assert_eq!(target(given), Target::Tcp(want.to_owned()), "{given}");
+            assert_eq!(shown(&target(given)), want, "{given}");
         }
     }
 }

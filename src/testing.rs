@@ -1,0 +1,4 @@
+//! Fakes with behaviour, for our own tests: in-crate ones, and those under `tests/` by the feature
+//! `testing`. Nothing of the proxy uses them.
+
+pub mod nacos;
