@@ -1,3 +1,4 @@
 //! The commands of the binary, one file each.
 
 pub mod check;
+pub mod run;

@@ -1,7 +1,13 @@
 //! The control plane's thread: discovery, one driver per upstream, health checks, the configuration.
 //! Workers see its snapshots; admin asks it through a [`ControlHandle`].
+//! Next: `control/plane.rs` (the loop), `control/sources.rs`, `control/lookup.rs`, `control/reload.rs`.
 
-use std::sync::Arc;
+mod answer;
+mod events;
+mod lookup;
+pub mod plane;
+pub mod reload;
+mod sources;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -97,13 +103,4 @@ impl ControlHandle {
             .map_err(|_| NoAnswer)?;
         answer.await.map_err(|_| NoAnswer)
     }
-}
-
-/// What both planes were told at the start; for admin and metrics.
-#[derive(Debug)]
-pub struct Facts {
-    /// Package version.
-    pub version: &'static str,
-    /// Counters of the workers.
-    pub workers: Arc<[crate::metrics::cells::WorkerCells]>,
 }

@@ -2,6 +2,8 @@
 //! over them, ejects the outliers and says why. `docs/architecture.md` tells how the parts fit.
 
 pub mod access_log;
+pub mod admin;
+pub mod app;
 pub mod balancer;
 pub mod cli;
 pub mod clock;
@@ -19,10 +21,11 @@ pub mod outlier;
 pub mod policy;
 pub mod registry;
 pub mod router;
+pub mod signal;
 pub mod sink;
 pub mod status;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod timer;
 pub mod upstream;
 pub mod worker;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;

@@ -1,1 +1,38 @@
-fn main() {}
+//! The binary: flags, command, exit code.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use outrigger::cli::{check, run};
+use outrigger::config::environment::ProcessEnvironment;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "outrigger",
+    version,
+    about = "A local service-discovery proxy: balances over registry instances, ejects outliers, says why"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+    Registry(run::RegistryArgs),
+    Check(check::CheckArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let env = ProcessEnvironment;
+    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
+    let code = match &cli.command {
+        Command::Run(args) => run::run(args, &env, &mut err),
+        Command::Registry(args) => run::registry(args, &env, &mut out, &mut err),
+        Command::Check(args) => check::run(args, &env, &mut out, &mut err),
+    };
+    ExitCode::from(code)
+}

@@ -55,7 +55,13 @@ pub struct ConfigStatus {
     pub hash: String,
     /// When it was loaded, RFC 3339.
     pub loaded_at: String,
-    /// Whether the last reload was applied.
+    /// The same as Unix time.
+    pub loaded_unix_s: f64,
+    /// Reloads that were applied.
+    pub reloads_applied: u64,
+    /// Reloads that were refused, or left a file out.
+    pub reloads_rejected: u64,
+    /// Whether the last reload was applied whole.
     pub last_reload_ok: bool,
     /// Its problems, one a line.
     pub last_problems: Vec<String>,

@@ -30,6 +30,9 @@ const TIDY_EVERY: Duration = Duration::from_millis(250);
 /// Longest step of the loop-lag watch.
 const LAG_STEP: Duration = Duration::from_millis(50);
 
+/// How often a drain looks whether all connections are gone.
+const DRAIN_STEP: Duration = Duration::from_millis(20);
+
 /// What a request sees of the configuration, in one piece.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -203,6 +206,32 @@ impl Worker {
     pub fn starved_since(&self, since: Timestamp, lateness: Duration) -> bool {
         let bound = self.snapshot().config.self_lag;
         lateness > bound || self.stalled_at.get() > since
+    }
+
+    /// Serves until the drain is done: at its begin connections are asked to finish, at the cut they
+    /// are ended.
+    pub async fn until_drained(&self) {
+        let mut drain = self.shared.drain.clone();
+        let begun = drain.wait_for(|phase| *phase >= DrainPhase::Draining).await;
+        if begun.is_err() {
+            return;
+        }
+        drop(begun);
+        while self.own_connections() > 0 {
+            if *drain.borrow() == DrainPhase::Cut {
+                self.connections.abort_all();
+                // One turn of the loop for their ends.
+                tokio::time::sleep(DRAIN_STEP).await;
+                return;
+            }
+            self.connections.close_all_gracefully();
+            let _step = tokio::time::timeout(DRAIN_STEP, drain.changed()).await;
+        }
+    }
+
+    fn own_connections(&self) -> u64 {
+        self.cells()
+            .map_or(0, |cells| cells.app_connections.load(Relaxed))
     }
 
     /// Watches the loop's lag and tidies the pools, for as long as the worker lives.

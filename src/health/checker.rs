@@ -51,11 +51,17 @@ pub struct Verdict {
 
 impl Verdict {
     fn failed(message: impl Into<String>) -> Self {
-        Self { class: OutcomeClass::NetworkError, message: message.into() }
+        Self {
+            class: OutcomeClass::NetworkError,
+            message: message.into(),
+        }
     }
 
     fn good(message: impl Into<String>) -> Self {
-        Self { class: OutcomeClass::Success, message: message.into() }
+        Self {
+            class: OutcomeClass::Success,
+            message: message.into(),
+        }
     }
 
     /// Whether it is good.
@@ -73,7 +79,12 @@ pub async fn run(check: &Check, address: &Address, timeout: Duration, policy: &P
         };
         match check {
             Check::Tcp => Verdict::good("the connection was accepted"),
-            Check::Http { path, host, http2, expect } => {
+            Check::Http {
+                path,
+                host,
+                http2,
+                expect,
+            } => {
                 let answer = if *http2 {
                     get_http2(stream, path, host).await
                 } else {
@@ -102,7 +113,10 @@ fn judge_http(
     match expect {
         Some(expect) if expect.contains(status) => Verdict::good(message),
         Some(_) => Verdict::failed(format!("{message}, which is not expected")),
-        None => Verdict { class: classify_http(status, policy), message },
+        None => Verdict {
+            class: classify_http(status, policy),
+            message,
+        },
     }
 }
 
@@ -113,8 +127,14 @@ fn judge_grpc(answer: Result<Option<u32>, String>, policy: &Policy) -> Verdict {
             Verdict::good(format!("grpc-status {code}"))
         }
         Ok(code) => {
-            let text = code.map_or_else(|| "no grpc-status".to_owned(), |c| format!("grpc-status {c}"));
-            Verdict { class: classify_grpc(code, policy), message: text }
+            let text = code.map_or_else(
+                || "no grpc-status".to_owned(),
+                |c| format!("grpc-status {c}"),
+            );
+            Verdict {
+                class: classify_grpc(code, policy),
+                message: text,
+            }
         }
         Err(error) => Verdict::failed(error),
     }
@@ -127,10 +147,14 @@ async fn get_http1(stream: TcpStream, path: &str, host: &str) -> Result<StatusCo
         .header("connection", "close")
         .body(Full::<Bytes>::default())
         .map_err(|e| e.to_string())?;
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|e| e.to_string())?;
     let exchange = async {
-        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|e| e.to_string())?;
         let status = response.status();
         // The status decides; the rest is read out of courtesy.
         let _rest = Limited::new(response.into_body(), MAX_BODY).collect().await;
@@ -145,7 +169,10 @@ async fn get_http2(stream: TcpStream, path: &str, host: &str) -> Result<StatusCo
         .await
         .map_err(|e| e.to_string())?;
     let exchange = async {
-        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|e| e.to_string())?;
         Ok(response.status())
     };
     drive(exchange, connection).await
@@ -160,13 +187,19 @@ async fn grpc_health(stream: TcpStream, host: &str) -> Result<Option<u32>, Strin
         Bytes::from_static(&[0, 0, 0, 0, 0]),
     )?;
     let headers = request.headers_mut();
-    headers.insert("content-type", http::HeaderValue::from_static("application/grpc"));
+    headers.insert(
+        "content-type",
+        http::HeaderValue::from_static("application/grpc"),
+    );
     headers.insert("te", http::HeaderValue::from_static("trailers"));
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
         .await
         .map_err(|e| e.to_string())?;
     let exchange = async {
-        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|e| e.to_string())?;
         let in_head = status_of(response.headers());
         let body = Limited::new(response.into_body(), MAX_BODY);
         let whole = body.collect().await.map_err(|e| e.to_string())?;

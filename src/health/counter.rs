@@ -14,7 +14,13 @@ pub struct HealthCounter {
 impl HealthCounter {
     /// Before the first check.
     pub const fn new(rise: u32, fall: u32) -> Self {
-        Self { rise, fall, passing: true, seen: false, against: 0 }
+        Self {
+            rise,
+            fall,
+            passing: true,
+            seen: false,
+            against: 0,
+        }
     }
 
     /// Counts a check. `Some` when the verdict changed.
@@ -56,7 +62,12 @@ mod tests {
         assert_eq!(counter.record(false), None);
         assert_eq!(counter.record(false), None);
         assert_eq!(counter.record(true), None);
-        assert_eq!((0..3).filter_map(|_| counter.record(false)).collect::<Vec<_>>(), [false]);
+        assert_eq!(
+            (0..3)
+                .filter_map(|_| counter.record(false))
+                .collect::<Vec<_>>(),
+            [false]
+        );
     }
 
     #[test]

@@ -233,8 +233,7 @@ fn answer(
         attempt.finish(OutcomeClass::Success, None);
         drop(carrier);
         let idle = stack::tunnel_idle(&route.settings.service);
-        let drain = worker.shared.drain.clone();
-        tokio::task::spawn_local(tunnel::run(app, instance, idle, worker.clock, drain, guard));
+        tokio::task::spawn_local(tunnel::run(Rc::clone(worker), app, instance, idle, guard));
         let (parts, _incoming) = response.into_parts();
         return finish_head(Response::from_parts(parts, ProxyBody::Empty), asked);
     }

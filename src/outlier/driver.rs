@@ -121,7 +121,11 @@ impl Drop for Health {
 #[derive(Debug)]
 enum Checked {
     /// A periodic check of an instance.
-    Health { address: Address, instance: u64, verdict: Verdict },
+    Health {
+        address: Address,
+        instance: u64,
+        verdict: Verdict,
+    },
     /// A synthetic trial.
     Trial { lease: LeaseId, verdict: Verdict },
 }
@@ -251,7 +255,10 @@ impl Driver {
                 return Some(now);
             }
         }
-        [self.detector.next_deadline(), feeding, self.ramp_ends].into_iter().flatten().min()
+        [self.detector.next_deadline(), feeding, self.ramp_ends]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn reconfigure(&mut self, settings: DriverSettings) {
@@ -259,12 +266,14 @@ impl Driver {
         let now = self.clock.now();
         let checks_changed = settings.service.health_check != self.service.health_check;
         self.service = settings.service;
-        self.detector.handle(Input::Facts(facts_of(&self.service)), now);
+        self.detector
+            .handle(Input::Facts(facts_of(&self.service)), now);
         if settings.old_policy_gone {
             self.detector.handle(Input::Policy(None), now);
         }
         if settings.old_policy_gone || settings.policy != self.policy {
-            self.detector.handle(Input::Policy(Some(Arc::clone(&settings.policy))), now);
+            self.detector
+                .handle(Input::Policy(Some(Arc::clone(&settings.policy))), now);
         }
         self.policy = settings.policy;
         if let Some(source) = settings.source {
@@ -281,7 +290,9 @@ impl Driver {
     /// The upstream is no more: requests in flight end as they may.
     fn retire(mut self) {
         for member in self.members.values() {
-            member.instance.set_standing(crate::endpoint::instance::Standing::Gone, None);
+            member
+                .instance
+                .set_standing(crate::endpoint::instance::Standing::Gone, None);
         }
         self.members.clear();
         self.order.clear();

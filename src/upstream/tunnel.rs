@@ -10,22 +10,31 @@ use std::time::Duration;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
-use tokio::sync::watch;
 
 use crate::clock::{Clock, Timestamp};
 use crate::listener::request::RequestGuard;
-use crate::worker::DrainPhase;
+use crate::worker::{DrainPhase, Worker};
 
 /// Runs the tunnel until both sides ended, it was silent for `idle`, or the drain's grace is over.
 /// The request ends with it.
 pub async fn run(
+    worker: Rc<Worker>,
     app: OnUpgrade,
     instance: OnUpgrade,
     idle: Option<Duration>,
-    clock: Clock,
-    mut drain: watch::Receiver<DrainPhase>,
     mut request: RequestGuard,
 ) {
+    struct Counted(Rc<Worker>);
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.connection_closed();
+        }
+    }
+    // Its connection has left hyper's hands; it counts on as one of the app's.
+    worker.connection_opened();
+    let counted = Counted(worker);
+    let clock = counted.0.clock;
+    let mut drain = counted.0.shared.drain.clone();
     let (Ok(app), Ok(instance)) = (app.await, instance.await) else {
         return;
     };

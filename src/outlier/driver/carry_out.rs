@@ -121,7 +121,10 @@ impl Driver {
 }
 
 fn mode_of(effect: &Effect) -> &'static str {
-    if matches!(effect, Effect::WouldEject(_) | Effect::WouldRestore(_) | Effect::WouldSuppress(_)) {
+    if matches!(
+        effect,
+        Effect::WouldEject(_) | Effect::WouldRestore(_) | Effect::WouldSuppress(_)
+    ) {
         "observed"
     } else {
         "enforced"
@@ -130,7 +133,9 @@ fn mode_of(effect: &Effect) -> &'static str {
 
 fn record_duration(buckets: &mut [u64; 8], duration: Duration) {
     let seconds = duration.as_secs_f64();
-    let bound = DURATIONS_S.iter().position(|b| seconds <= f64::from(u32::try_from(*b).unwrap_or(0)));
+    let bound = DURATIONS_S
+        .iter()
+        .position(|b| seconds <= f64::from(u32::try_from(*b).unwrap_or(0)));
     if let Some(bucket) = buckets.get_mut(bound.unwrap_or(DURATIONS_S.len())) {
         *bucket += 1;
     }

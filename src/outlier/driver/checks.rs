@@ -14,19 +14,31 @@ impl Driver {
         let now = self.clock.now();
         let mut cleared = Vec::new();
         for (address, member) in &mut self.members {
-            if member.health.take().is_some_and(|health| !health.counter.passing()) {
+            if member
+                .health
+                .take()
+                .is_some_and(|health| !health.counter.passing())
+            {
                 cleared.push(address.clone());
             }
         }
         for address in cleared {
             // Without a check, and before the first one, an instance counts as passing.
-            self.detector.handle(crate::outlier::Input::Check { address, passing: true }, now);
+            self.detector.handle(
+                crate::outlier::Input::Check {
+                    address,
+                    passing: true,
+                },
+                now,
+            );
         }
         self.start_missing_checks();
     }
 
     pub(super) fn start_missing_checks(&mut self) {
-        let Some(settings) = self.service.health_check.clone() else { return };
+        let Some(settings) = self.service.health_check.clone() else {
+            return;
+        };
         let missing: Vec<Address> = self
             .members
             .iter()
@@ -35,7 +47,9 @@ impl Driver {
             .collect();
         for address in missing {
             let check = self.configured_check(&settings, &address);
-            let Some(member) = self.members.get_mut(&address) else { continue };
+            let Some(member) = self.members.get_mut(&address) else {
+                continue;
+            };
             let target = checked_address(&address, settings.port);
             let policy = self.policy.clone();
             let (sender, instance) = (self.checked.0.clone(), member.instance.id);
@@ -49,7 +63,11 @@ impl Driver {
                     wait = interval.saturating_add(spread);
                     let verdict = checker::run(&check, &target, timeout, &policy).await;
                     let address = address.clone();
-                    let report = Checked::Health { address, instance, verdict };
+                    let report = Checked::Health {
+                        address,
+                        instance,
+                        verdict,
+                    };
                     if sender.send(report).await.is_err() {
                         return;
                     }
@@ -85,7 +103,10 @@ impl Driver {
             HealthCheckKind::Tcp => Check::Tcp,
             HealthCheckKind::Http { path, expect } => Check::Http {
                 path: path.to_string(),
-                host: settings.host.as_ref().map_or_else(|| self.host(address), ToString::to_string),
+                host: settings
+                    .host
+                    .as_ref()
+                    .map_or_else(|| self.host(address), ToString::to_string),
                 http2: self.service.protocol == Protocol::Http2,
                 expect: Some(expect.clone()),
             },
@@ -96,12 +117,18 @@ impl Driver {
         let host = self.host(address);
         match self.service.protocol {
             Protocol::Grpc => Check::Grpc { host },
-            Protocol::Auto | Protocol::Http1 => {
-                Check::Http { path: "/".to_owned(), host, http2: false, expect: None }
-            }
-            Protocol::Http2 => {
-                Check::Http { path: "/".to_owned(), host, http2: true, expect: None }
-            }
+            Protocol::Auto | Protocol::Http1 => Check::Http {
+                path: "/".to_owned(),
+                host,
+                http2: false,
+                expect: None,
+            },
+            Protocol::Http2 => Check::Http {
+                path: "/".to_owned(),
+                host,
+                http2: true,
+                expect: None,
+            },
         }
     }
 
@@ -117,7 +144,12 @@ impl Driver {
 }
 
 fn checked_address(address: &Address, port: Option<u16>) -> Address {
-    let Some(port) = port else { return address.clone() };
-    let host = address.as_str().rsplit_once(':').map_or("", |(host, _)| host);
+    let Some(port) = port else {
+        return address.clone();
+    };
+    let host = address
+        .as_str()
+        .rsplit_once(':')
+        .map_or("", |(host, _)| host);
     Address::from_parts(host, port).unwrap_or_else(|_| address.clone())
 }

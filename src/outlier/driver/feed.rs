@@ -2,7 +2,6 @@
 //! Successes are read as deltas of counters; a failure carries how many successes came before it,
 //! so the order of the two is exact.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +35,8 @@ impl Driver {
         if eligible != self.last_eligible {
             self.last_eligible = eligible;
             let at = eligible.min(now);
-            self.detector.handle(Input::RequestSeen { retryable: true }, at);
+            self.detector
+                .handle(Input::RequestSeen { retryable: true }, at);
         }
     }
 
@@ -58,7 +58,8 @@ impl Driver {
                 kind: Some(record.kind),
                 count: record.count,
             };
-            self.detector.handle(Input::Outcome(outcome), record.seen_at);
+            self.detector
+                .handle(Input::Outcome(outcome), record.seen_at);
             // An ejection takes effect before the next outcome is looked at: it makes it stale.
             self.apply_effects();
         }
@@ -78,9 +79,13 @@ impl Driver {
 
     /// Feeds the successes up to a count (all that were counted, if `None`).
     fn feed_successes_of(&mut self, address: &Address, up_to: Option<u64>, at: Timestamp) {
-        let Some(member) = self.members.get_mut(address) else { return };
+        let Some(member) = self.members.get_mut(address) else {
+            return;
+        };
         let until = up_to.unwrap_or_else(|| member.instance.successes());
-        let Some(new) = until.checked_sub(member.fed).filter(|new| *new > 0) else { return };
+        let Some(new) = until.checked_sub(member.fed).filter(|new| *new > 0) else {
+            return;
+        };
         member.fed = until;
         let mut outcome = Outcome::new(address.clone(), OutcomeClass::Success, at);
         outcome.count = u32::try_from(new).unwrap_or(u32::MAX);
@@ -90,9 +95,18 @@ impl Driver {
     fn feed_trials(&mut self, now: Timestamp) {
         for report in self.upstream.take_trials() {
             let (input, at) = match report {
-                TrialReport::Taken { address, lease, latest } => {
-                    (Input::TrialTaken { address, lease, latest: Some(latest) }, now)
-                }
+                TrialReport::Taken {
+                    address,
+                    lease,
+                    latest,
+                } => (
+                    Input::TrialTaken {
+                        address,
+                        lease,
+                        latest: Some(latest),
+                    },
+                    now,
+                ),
                 TrialReport::Head { lease } => (Input::TrialHead { lease }, now),
                 // At the instant it was seen: an answer before the deadline is in time.
                 TrialReport::Finished { lease, class, at } => {
@@ -176,14 +190,23 @@ impl Driver {
         match checked {
             Checked::Trial { lease, verdict } => {
                 let class = verdict.class;
-                self.detector.handle(Input::TrialFinished { lease, class }, now);
+                self.detector
+                    .handle(Input::TrialFinished { lease, class }, now);
             }
-            Checked::Health { address, instance, verdict } => {
-                let Some(member) = self.members.get_mut(&address) else { return };
+            Checked::Health {
+                address,
+                instance,
+                verdict,
+            } => {
+                let Some(member) = self.members.get_mut(&address) else {
+                    return;
+                };
                 if member.instance.id != instance {
                     return;
                 }
-                let Some(health) = &mut member.health else { return };
+                let Some(health) = &mut member.health else {
+                    return;
+                };
                 health.message.clone_from(&verdict.message);
                 if let Some(passing) = health.counter.record(verdict.is_good()) {
                     self.detector.handle(Input::Check { address, passing }, now);
@@ -197,7 +220,10 @@ impl Driver {
 /// G6: a heart-beat registry that calls every enabled instance unhealthy is not believed; flags
 /// that the registry itself disowns are not read.
 fn panics(endpoints: &[Endpoint], health_unknown: bool, heartbeat: bool) -> bool {
-    let mut enabled = endpoints.iter().filter(|e| e.enabled && !e.draining).peekable();
+    let mut enabled = endpoints
+        .iter()
+        .filter(|e| e.enabled && !e.draining)
+        .peekable();
     health_unknown || (heartbeat && enabled.peek().is_some() && enabled.all(|e| !e.healthy))
 }
 
@@ -212,6 +238,3 @@ fn is_routable(endpoint: &Endpoint, panic: bool) -> bool {
 fn re_registered(old: &Endpoint, new: &Endpoint) -> bool {
     new.registration.is_some() && old.registration.is_some() && old.registration != new.registration
 }
-
-/// Members by state, for counting.
-pub(super) type Members = BTreeMap<Address, Member>;

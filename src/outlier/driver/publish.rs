@@ -20,8 +20,12 @@ impl Driver {
         let mut out = 0_usize;
         let mut routable = 0_usize;
         for address in &self.order {
-            let Some(member) = self.members.get(address).filter(|m| m.routable) else { continue };
-            let Some((state, disabled, started)) = self.detector.standing(address) else { continue };
+            let Some(member) = self.members.get(address).filter(|m| m.routable) else {
+                continue;
+            };
+            let Some((state, disabled, started)) = self.detector.standing(address) else {
+                continue;
+            };
             if disabled {
                 continue;
             }
@@ -56,7 +60,9 @@ impl Driver {
         } else if routable > 0 {
             Availability::AllUnhealthy { routable }
         } else {
-            Availability::Empty { listed: self.members.len() }
+            Availability::Empty {
+                listed: self.members.len(),
+            }
         };
         let unit = self.policy.recovery_detection_unit_time;
         let trials: Vec<TrialOffer> = self
@@ -66,7 +72,12 @@ impl Driver {
             .filter_map(|offer| {
                 let member = self.members.get(&offer.address)?;
                 let instance = member.instance.clone();
-                Some(TrialOffer::new(instance, http2_hint(member), offer.lease, unit))
+                Some(TrialOffer::new(
+                    instance,
+                    http2_hint(member),
+                    offer.lease,
+                    unit,
+                ))
             })
             .collect();
         let policy = self.policy.clone();
@@ -76,7 +87,10 @@ impl Driver {
 }
 
 pub(super) fn passes(member: &Member) -> bool {
-    member.health.as_ref().is_none_or(|health| health.counter.passing())
+    member
+        .health
+        .as_ref()
+        .is_none_or(|health| health.counter.passing())
 }
 
 fn ramp_of(start: Timestamp, length: Duration, now: Timestamp) -> Option<Ramp> {
@@ -105,8 +119,15 @@ pub(super) fn state_label(member: &Member, state: StateView, disabled: bool) -> 
         return "unhealthy";
     }
     match state {
-        StateView::Ejected { observed: false, trial: Some(_), .. } => "probing",
-        StateView::Ejected { observed: false, .. } | StateView::EjectedByOperator { .. } => "ejected",
+        StateView::Ejected {
+            observed: false,
+            trial: Some(_),
+            ..
+        } => "probing",
+        StateView::Ejected {
+            observed: false, ..
+        }
+        | StateView::EjectedByOperator { .. } => "ejected",
         StateView::Ejected { observed: true, .. } | StateView::In => "healthy",
     }
 }

@@ -43,7 +43,11 @@ pub(super) fn report(driver: &mut Driver, effect: &Effect) {
             emit(driver, "correlated_failure", None, fields, msg);
         }
         Effect::InstanceLeft { address, ejected } => {
-            let memory = if *ejected { "; its ejection is remembered for 5 minutes" } else { "" };
+            let memory = if *ejected {
+                "; its ejection is remembered for 5 minutes"
+            } else {
+                ""
+            };
             let msg = format!("{address} left {}{memory}", driver.upstream.name);
             let fields = vec![("ejected", json!(ejected))];
             emit(driver, "instance_left", Some(address), fields, msg);
@@ -87,7 +91,15 @@ fn emit(
 }
 
 fn ejection(driver: &Driver, event: &'static str, ejected: &Ejected) {
-    let Ejected { address, trigger, evidence, numbers, k, next_trial, times_ejected } = ejected;
+    let Ejected {
+        address,
+        trigger,
+        evidence,
+        numbers,
+        k,
+        next_trial,
+        times_ejected,
+    } = ejected;
     let mut fields = numbers_fields(numbers);
     fields.push(("trigger", json!(trigger.as_str())));
     fields.extend(evidence_fields(evidence));
@@ -97,7 +109,11 @@ fn ejection(driver: &Driver, event: &'static str, ejected: &Ejected) {
     fields.push(("actor", json!(actor(*trigger))));
     let name = &driver.upstream.name;
     let why = because(*trigger, evidence);
-    let would = if event == "would_eject" { "would eject" } else { "ejected" };
+    let would = if event == "would_eject" {
+        "would eject"
+    } else {
+        "ejected"
+    };
     let next = next_trial.map_or_else(String::new, |at| {
         let wait = at.since(driver.clock.now());
         format!("; next probe in {} (k={k})", seconds(wait))
@@ -111,7 +127,15 @@ fn ejection(driver: &Driver, event: &'static str, ejected: &Ejected) {
 }
 
 fn restore(driver: &Driver, event: &'static str, restored: &Restored) {
-    let Restored { address, restored_by, ejected_for, k, remembered, ramp, numbers } = restored;
+    let Restored {
+        address,
+        restored_by,
+        ejected_for,
+        k,
+        remembered,
+        ramp,
+        numbers,
+    } = restored;
     let mut fields = numbers_fields(numbers);
     fields.push(("restored_by", json!(restored_by.as_str())));
     fields.push(("ejected_for_s", json!(ejected_for.as_secs_f64())));
@@ -119,7 +143,11 @@ fn restore(driver: &Driver, event: &'static str, restored: &Restored) {
     fields.push(("k_remembered", json!(remembered)));
     fields.push(("ramp_s", json!(ramp.as_secs_f64())));
     let name = &driver.upstream.name;
-    let would = if event == "would_restore" { "would return" } else { "returned" };
+    let would = if event == "would_restore" {
+        "would return"
+    } else {
+        "returned"
+    };
     let msg = format!(
         "{address} {would} to {name} after {} ({}); full traffic in {}",
         seconds(*ejected_for),
@@ -132,13 +160,23 @@ fn restore(driver: &Driver, event: &'static str, restored: &Restored) {
 fn suppression(driver: &mut Driver, event: &'static str, suppressed: &Suppressed) {
     let now = driver.clock.now();
     let window = driver.policy.statistics_window;
-    if driver.suppressed.last.is_some_and(|last| now.since(last) < window) {
+    if driver
+        .suppressed
+        .last
+        .is_some_and(|last| now.since(last) < window)
+    {
         driver.suppressed.unlogged += 1;
         return;
     }
     let count = std::mem::take(&mut driver.suppressed.unlogged) + 1;
     driver.suppressed.last = Some(now);
-    let Suppressed { address, cause, trigger, evidence, numbers } = suppressed;
+    let Suppressed {
+        address,
+        cause,
+        trigger,
+        evidence,
+        numbers,
+    } = suppressed;
     let mut fields = numbers_fields(numbers);
     fields.push(("suppressed_by", json!(cause.as_str())));
     fields.push(("trigger", json!(trigger.as_str())));
@@ -159,8 +197,17 @@ fn suppression(driver: &mut Driver, event: &'static str, suppressed: &Suppressed
 }
 
 fn trial_failed(driver: &Driver, failed: &TrialFailed) {
-    let TrialFailed { address, kind, k, next_trial, expired, hinted, last_resort, numbers, .. } =
-        failed;
+    let TrialFailed {
+        address,
+        kind,
+        k,
+        next_trial,
+        expired,
+        hinted,
+        last_resort,
+        numbers,
+        ..
+    } = failed;
     let mut fields = numbers_fields(numbers);
     fields.push(("probe", json!(kind.as_str())));
     fields.push(("expired", json!(expired)));
@@ -172,7 +219,11 @@ fn trial_failed(driver: &Driver, failed: &TrialFailed) {
         TrialKind::Request => "a live request",
         TrialKind::Synthetic => "a check",
     };
-    let what = if *expired { "got no answer in time" } else { "failed" };
+    let what = if *expired {
+        "got no answer in time"
+    } else {
+        "failed"
+    };
     let msg = format!(
         "probe of {address} of {} by {how} {what}; next probe in {} (k={k})",
         driver.upstream.name,
@@ -285,5 +336,9 @@ pub(super) fn seconds(duration: Duration) -> String {
 
 /// Errors by kind, for status.
 pub(super) fn by_kind(evidence: &Evidence) -> BTreeMap<String, u64> {
-    evidence.errors.iter().map(|(kind, n)| (kind.as_str().to_owned(), *n)).collect()
+    evidence
+        .errors
+        .iter()
+        .map(|(kind, n)| (kind.as_str().to_owned(), *n))
+        .collect()
 }

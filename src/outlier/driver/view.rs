@@ -12,7 +12,14 @@ use crate::outlier::detector::{InstanceView, StateView};
 use crate::status::{InstanceStatus, UpstreamStatus, UpstreamSummary};
 
 /// What instances can be called, for counts that show zeros too.
-const STATES: [&str; 6] = ["healthy", "ejected", "probing", "unhealthy", "draining", "disabled"];
+const STATES: [&str; 6] = [
+    "healthy",
+    "ejected",
+    "probing",
+    "unhealthy",
+    "draining",
+    "disabled",
+];
 
 impl Driver {
     pub(super) fn view(&self) -> UpstreamStatus {
@@ -25,8 +32,10 @@ impl Driver {
                 Some(self.instance_status(member, &view))
             })
             .collect();
-        let mut states: BTreeMap<String, usize> =
-            STATES.iter().map(|state| ((*state).to_owned(), 0)).collect();
+        let mut states: BTreeMap<String, usize> = STATES
+            .iter()
+            .map(|state| ((*state).to_owned(), 0))
+            .collect();
         for instance in &instances {
             *states.entry(instance.state.clone()).or_default() += 1;
         }
@@ -50,7 +59,10 @@ impl Driver {
             hosts: self.service.hosts.iter().map(ToString::to_string).collect(),
             discovered: self.discovered,
             source: self.source.name.to_string(),
-            age_s: view.last_success.filter(|_| !fixed).map(|at| now.since(at).as_secs_f64()),
+            age_s: view
+                .last_success
+                .filter(|_| !fixed)
+                .map(|at| now.since(at).as_secs_f64()),
             stale: view.stale,
             held: view.held.as_ref().map(|held| format!("{held:?}")),
             error: view.error.as_ref().map(ToString::to_string),
@@ -111,9 +123,8 @@ impl Driver {
             errors_by_kind: report::by_kind(evidence),
             suppressed_by: view.suppressed.map(|cause| cause.as_str().to_owned()),
             k,
-            next_probe_at: next.map(|at| {
-                humantime::format_rfc3339_millis(self.wall(at)).to_string()
-            }),
+            next_probe_at: next
+                .map(|at| humantime::format_rfc3339_millis(self.wall(at)).to_string()),
             next_probe_unix_s: next.map(|at| unix(self.wall(at))),
             ejected_for_s: ejected_at(view).map(|at| self.clock.now().since(at).as_secs_f64()),
             times_ejected: view.times_ejected,
@@ -147,9 +158,23 @@ impl Driver {
                 format!("its active check fails: {message}")
             }
             ("unhealthy", _) => "unhealthy in the registry".to_owned(),
-            (_, StateView::Ejected { at, observed, k, next_trial, trial, .. }) => {
+            (
+                _,
+                StateView::Ejected {
+                    at,
+                    observed,
+                    k,
+                    next_trial,
+                    trial,
+                    ..
+                },
+            ) => {
                 let now = self.clock.now();
-                let verb = if observed { "would be ejected" } else { "ejected" };
+                let verb = if observed {
+                    "would be ejected"
+                } else {
+                    "ejected"
+                };
                 let next = match trial {
                     Some((_, kind, _)) => format!("a probe ({}) is under way", kind.as_str()),
                     None => format!("next probe in {}", report::seconds(next_trial.since(now))),
@@ -163,7 +188,10 @@ impl Driver {
                 format!("abnormal but stays ({cause}): {rate}")
             }
             (_, StateView::In) if view.share_bp < 10_000 => {
-                format!("returning, {:.0}% of its traffic: {rate}", report::percent(view.share_bp))
+                format!(
+                    "returning, {:.0}% of its traffic: {rate}",
+                    report::percent(view.share_bp)
+                )
             }
             (_, StateView::In) if evidence.streak > 1 => format!(
                 "{}; {} failures in a row of {} that eject",
@@ -176,7 +204,11 @@ impl Driver {
     fn wall(&self, at: Timestamp) -> SystemTime {
         let now = self.clock.now();
         let wall = clock::wall_now();
-        if at >= now { wall + at.since(now) } else { wall - now.since(at) }
+        if at >= now {
+            wall + at.since(now)
+        } else {
+            wall - now.since(at)
+        }
     }
 }
 
@@ -188,7 +220,8 @@ fn ejected_at(view: &InstanceView) -> Option<Timestamp> {
 }
 
 fn unix(wall: SystemTime) -> f64 {
-    wall.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
+    wall.duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0.0, |d| d.as_secs_f64())
 }
 
 fn unavailable(state: &Availability) -> Option<String> {

@@ -1,0 +1,540 @@
+//! Wiring: bind everything, then start everything, then wait for the end. The only file beside
+//! `main.rs` that knows all parts.
+//!
+//! Threads: `worker-N` (data plane), the caller's (control), `admin` (admin and telemetry), `lines`
+//! (writes logs). Shutting down: propagation delay while still serving, then no new connections,
+//! then the grace for what is in flight, then the end.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use http::HeaderValue;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+
+use crate::access_log::AccessLog;
+use crate::admin;
+use crate::clock::Clock;
+use crate::config::types::{Config, Listen, RegistryKind, Sink};
+use crate::control::ControlHandle;
+use crate::control::plane::{ConfigInputs, Plane, PlaneStart};
+use crate::journal::Journal;
+use crate::listener::accept::{self, Handed, Handovers};
+use crate::listener::bind::{self, BindError, Bound};
+use crate::metrics::cells::WorkerCells;
+use crate::registry::EmbeddedRegistry;
+use crate::router::RouteTable;
+use crate::sink::Lines;
+use crate::worker::{DrainPhase, Shared, Snapshot, Worker};
+
+/// Longest wait for workers once their connections are cut.
+const CUT_WAIT: Duration = Duration::from_secs(2);
+/// Open files below this are worth a warning.
+const FEW_FILES: u64 = 4096;
+
+/// How the process is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stop {
+    /// Not yet.
+    No,
+    /// After a drain.
+    Drain,
+    /// At once.
+    Now,
+}
+
+/// How the process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Everything in flight was finished, or its grace was over.
+    Drained,
+    /// A second signal cut it short.
+    Forced,
+}
+
+/// Everything bound, nothing started.
+#[derive(Debug)]
+pub struct App {
+    config: Arc<Config>,
+    inputs: ConfigInputs,
+    files: Files,
+    workers: usize,
+    clock: Clock,
+    lines: Lines,
+    journal: Journal,
+    data: Vec<Listener>,
+    admin: Bound,
+    telemetry: Bound,
+    registries: Vec<(Arc<str>, EmbeddedRegistry, Option<Bound>)>,
+    listeners: BTreeMap<String, Vec<String>>,
+    questions: mpsc::Receiver<crate::control::Question>,
+    control: ControlHandle,
+}
+
+/// Which files the configuration came from.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// The main file.
+    pub main: Option<std::path::PathBuf>,
+    /// A hash of all of them.
+    pub hash: String,
+}
+
+/// A data listener; `service` on an own port.
+#[derive(Debug)]
+struct Listener {
+    bound: Bound,
+    service: Option<Arc<str>>,
+}
+
+impl App {
+    /// Binds every listener of `config`.
+    ///
+    /// # Errors
+    /// The first address that cannot be had; nothing stays bound.
+    pub fn bind(config: Config, inputs: ConfigInputs, files: Files) -> anyhow::Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let workers = config.workers.map_or(cores.min(2), usize::from).max(1);
+        // The runtime's clock needs none of its timers: a copy of the origin serves all threads.
+        let clock = Clock::new();
+        let lines = Lines::start().context("cannot start the log thread")?;
+        open_sinks(&config, &lines)?;
+        let journal = Journal::new(lines.clone(), &config.telemetry.events);
+        let mut data = Vec::new();
+        for listen in &config.listen {
+            let bound = bind::bind(listen, workers, "listen")?;
+            data.push(Listener {
+                bound,
+                service: None,
+            });
+        }
+        for (name, service) in &config.services {
+            if let Some(port) = service.port {
+                let bound = bind::bind(&Listen::Localhost(port), workers, "services.*.port")?;
+                data.push(Listener {
+                    bound,
+                    service: Some(Arc::clone(name)),
+                });
+            }
+        }
+        let admin = bind::bind(&config.admin.listen, 1, "admin.listen")?;
+        let telemetry = bind::bind(&telemetry_listen(&config), 1, "telemetry.listen")?;
+        let registries = bind_registries(&config, clock)?;
+        let listeners = addresses(&data, &admin, &telemetry, &registries);
+        let (control, questions) = Plane::questions();
+        Ok(Self {
+            config: Arc::new(config),
+            inputs,
+            files,
+            workers,
+            clock,
+            lines,
+            journal,
+            data,
+            admin,
+            telemetry,
+            registries,
+            listeners,
+            questions,
+            control,
+        })
+    }
+
+    /// Addresses by listener: `data`, `admin`, `telemetry`, `service:NAME`, `registry:NAME`.
+    pub fn listeners(&self) -> &BTreeMap<String, Vec<String>> {
+        &self.listeners
+    }
+
+    /// The journal, for those who follow it in-process.
+    pub fn journal(&self) -> Journal {
+        self.journal.clone()
+    }
+
+    /// Asks control, once the app runs.
+    pub fn control(&self) -> ControlHandle {
+        self.control.clone()
+    }
+
+    /// Runs until `stop` says so. Blocks the calling thread, which becomes the control thread.
+    ///
+    /// # Errors
+    /// When a thread or a runtime cannot be started.
+    pub fn run(
+        self,
+        stop: watch::Receiver<Stop>,
+        reloads: mpsc::Receiver<()>,
+    ) -> anyhow::Result<Ended> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the control runtime")?;
+        runtime.block_on(self.control_thread(stop, reloads))
+    }
+
+    async fn control_thread(
+        self,
+        mut stop: watch::Receiver<Stop>,
+        reloads: mpsc::Receiver<()>,
+    ) -> anyhow::Result<Ended> {
+        warn_of_few_files();
+        self.tell_listening();
+        let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot {
+            table: RouteTable::default(),
+            config: Arc::clone(&self.config),
+        }));
+        let cells: Arc<[WorkerCells]> = (0..self.workers).map(|_| WorkerCells::default()).collect();
+        let (lookups, lookup_queue) = mpsc::channel(256);
+        let (drain, drain_seen) = watch::channel(DrainPhase::Serving);
+        let (end, ended) = watch::channel(false);
+        let mut seeds = fastrand::Rng::new();
+        let shared = Arc::new(Shared {
+            snapshot: Arc::clone(&snapshot),
+            cells: Arc::clone(&cells),
+            hop: hop_token(&mut seeds),
+            lookups,
+            drain: drain_seen.clone(),
+            access_log: AccessLog {
+                lines: self.lines.clone(),
+            },
+            clock: self.clock,
+        });
+        let mut embedded = BTreeMap::new();
+        let mut registry_tasks = tokio::task::JoinSet::new();
+        for (name, registry, bound) in self.registries {
+            registry_tasks.spawn(registry.clone().maintain(ended.clone()));
+            for (_, listener) in bound.iter().flat_map(|b| &b.unix) {
+                let listener = tokio::net::UnixListener::from_std(listener.try_clone()?)?;
+                registry_tasks.spawn(registry.clone().serve(listener, ended.clone()));
+            }
+            for socket in bound
+                .into_iter()
+                .flat_map(|b| b.tcp)
+                .flat_map(|b| b.sockets)
+            {
+                let listener = tokio::net::TcpListener::from_std(socket)?;
+                registry_tasks.spawn(registry.clone().serve(listener, ended.clone()));
+            }
+            embedded.insert(name, registry);
+        }
+        let plane = Plane::new(PlaneStart {
+            config: Arc::clone(&self.config),
+            inputs: self.inputs,
+            main_file: self.files.main,
+            hash: self.files.hash,
+            workers: self.workers,
+            clock: self.clock,
+            journal: self.journal.clone(),
+            embedded,
+            snapshot,
+            lookups: lookup_queue,
+            questions: self.questions,
+            reloads,
+            listeners: self.listeners.clone(),
+            drain: drain_seen.clone(),
+            stop: ended.clone(),
+            seed: seeds.u64(..),
+        });
+        let plane = tokio::spawn(plane.run());
+        let (workers_gone, mut all_gone) = mpsc::channel::<()>(1);
+        start_workers(self.data, &shared, &mut seeds, &workers_gone)?;
+        drop(workers_gone);
+        let admin = admin::spawn(admin::Start {
+            admin: self.admin,
+            telemetry: self.telemetry,
+            config: Arc::clone(&self.config),
+            control: self.control,
+            journal: self.journal.clone(),
+            workers: cells,
+            lines: self.lines.clone(),
+            shutdown: ended.clone(),
+        })?;
+
+        let asked = *stop
+            .wait_for(|s| *s != Stop::No)
+            .await
+            .context("nobody can stop us")?;
+        let forced = asked == Stop::Now || {
+            let drained = self.config.app.drain_timeout;
+            self.journal.emit(
+                "drain_started",
+                vec![("drain_timeout_s", json!(drained.as_secs_f64()))],
+                "draining: no new work soon, what is in flight is finished".to_owned(),
+            );
+            let second = stop.wait_for(|s| *s == Stop::Now);
+            tokio::select! {
+                _now = second => true,
+                () = drain_workers(&drain, &self.config, &mut all_gone) => false,
+            }
+        };
+        drain.send_replace(DrainPhase::Cut);
+        if !forced {
+            // Each worker ends by itself once its connections are cut.
+            let _late = tokio::time::timeout(CUT_WAIT, all_gone.recv()).await;
+            let fields = vec![("open_connections", json!(open_connections(&shared)))];
+            self.journal
+                .emit("drain_finished", fields, "drained".to_owned());
+        }
+        end.send_replace(true);
+        let _late = tokio::time::timeout(CUT_WAIT, async {
+            let _ended = plane.await;
+            while registry_tasks.join_next().await.is_some() {}
+        })
+        .await;
+        let msg = if forced {
+            "stopped by a second signal"
+        } else {
+            "stopped"
+        };
+        self.journal
+            .emit("stopped", vec![("forced", json!(forced))], msg.to_owned());
+        self.lines.flush();
+        drop(admin);
+        Ok(if forced {
+            Ended::Forced
+        } else {
+            Ended::Drained
+        })
+    }
+
+    fn tell_listening(&self) {
+        for (listener, addresses) in &self.listeners {
+            for address in addresses {
+                self.journal.emit(
+                    "listening",
+                    vec![("listener", json!(listener)), ("address", json!(address))],
+                    format!("{listener} listens on {address}"),
+                );
+            }
+        }
+        let bounds = self.data.iter().map(|l| &l.bound);
+        for warning in bounds.flat_map(|b| &b.warnings) {
+            tracing::warn!(%warning, "one address family of localhost is not served");
+        }
+    }
+}
+
+/// Propagation delay while serving, then the drain, up to its grace.
+async fn drain_workers(
+    drain: &watch::Sender<DrainPhase>,
+    config: &Config,
+    all_gone: &mut mpsc::Receiver<()>,
+) {
+    // Without a registration nobody else routes to us: nothing to wait for.
+    tokio::time::sleep(config.app.propagation_delay.unwrap_or(Duration::ZERO)).await;
+    drain.send_replace(DrainPhase::Draining);
+    let _grace_over = tokio::time::timeout(config.app.drain_timeout, all_gone.recv()).await;
+}
+
+fn open_connections(shared: &Shared) -> u64 {
+    use std::sync::atomic::Ordering::Relaxed;
+    shared
+        .cells
+        .iter()
+        .map(|c| c.app_connections.load(Relaxed))
+        .sum()
+}
+
+fn start_workers(
+    data: Vec<Listener>,
+    shared: &Arc<Shared>,
+    seeds: &mut fastrand::Rng,
+    gone: &mpsc::Sender<()>,
+) -> anyhow::Result<()> {
+    let workers = shared.cells.len();
+    let queues: Vec<_> = (0..workers).map(|_| mpsc::channel::<Handed>(256)).collect();
+    let handovers: Handovers = queues.iter().map(|(sender, _)| sender.clone()).collect();
+    let mut tcp: Vec<Vec<(std::net::TcpListener, Option<Arc<str>>)>> =
+        (0..workers).map(|_| Vec::new()).collect();
+    let mut unix = Vec::new();
+    for listener in data {
+        for address in listener.bound.tcp {
+            for (sockets, socket) in tcp.iter_mut().zip(address.sockets) {
+                sockets.push((socket, listener.service.clone()));
+            }
+        }
+        unix.extend(listener.bound.unix);
+    }
+    for (index, (sockets, (_, queue))) in tcp.into_iter().zip(queues).enumerate() {
+        let start = WorkerStart {
+            index,
+            shared: Arc::clone(shared),
+            seed: seeds.u64(..),
+            tcp: sockets,
+            // One thread is enough for Unix sockets.
+            unix: if index == 0 {
+                std::mem::take(&mut unix)
+            } else {
+                Vec::new()
+            },
+            handovers: Arc::clone(&handovers),
+            queue,
+        };
+        let gone = gone.clone();
+        std::thread::Builder::new()
+            .name(format!("worker-{index}"))
+            .spawn(move || {
+                if let Err(error) = worker_thread(start) {
+                    tracing::error!(%error, "a worker ended early");
+                }
+                drop(gone);
+            })
+            .context("cannot start a worker thread")?;
+    }
+    Ok(())
+}
+
+struct WorkerStart {
+    index: usize,
+    shared: Arc<Shared>,
+    seed: u64,
+    tcp: Vec<(std::net::TcpListener, Option<Arc<str>>)>,
+    unix: Vec<(std::path::PathBuf, std::os::unix::net::UnixListener)>,
+    handovers: Handovers,
+    queue: mpsc::Receiver<Handed>,
+}
+
+fn worker_thread(start: WorkerStart) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    tokio::task::LocalSet::new().block_on(&runtime, async move {
+        let worker = Worker::new(start.index, start.shared, start.seed);
+        for (socket, service) in start.tcp {
+            let handovers = Arc::clone(&start.handovers);
+            let task = accept::tcp(std::rc::Rc::clone(&worker), socket, service, handovers);
+            tokio::task::spawn_local(log_end(task));
+        }
+        for (path, socket) in start.unix {
+            let path: Arc<Path> = path.into();
+            tokio::task::spawn_local(log_end(accept::unix(
+                std::rc::Rc::clone(&worker),
+                socket,
+                path,
+            )));
+        }
+        tokio::task::spawn_local(accept::handed(std::rc::Rc::clone(&worker), start.queue));
+        tokio::task::spawn_local(std::rc::Rc::clone(&worker).housekeeping());
+        worker.until_drained().await;
+        Ok(())
+    })
+}
+
+async fn log_end(task: impl Future<Output = std::io::Result<()>>) {
+    if let Err(error) = task.await {
+        tracing::error!(%error, "a listener ended");
+    }
+}
+
+fn bind_registries(
+    config: &Config,
+    clock: Clock,
+) -> Result<Vec<(Arc<str>, EmbeddedRegistry, Option<Bound>)>, BindError> {
+    let mut all = Vec::new();
+    for (name, registry) in &config.registries {
+        if let RegistryKind::Embedded(settings) = &registry.kind {
+            let bound = match &settings.listen {
+                Some(listen) => Some(bind::bind(listen, 1, "registries.*.listen")?),
+                None => None,
+            };
+            all.push((
+                Arc::clone(name),
+                EmbeddedRegistry::new(settings, clock),
+                bound,
+            ));
+        }
+    }
+    Ok(all)
+}
+
+fn addresses(
+    data: &[Listener],
+    admin: &Bound,
+    telemetry: &Bound,
+    registries: &[(Arc<str>, EmbeddedRegistry, Option<Bound>)],
+) -> BTreeMap<String, Vec<String>> {
+    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut add = |name: String, bound: &Bound| {
+        let list = all.entry(name).or_default();
+        list.extend(bound.tcp.iter().map(|b| b.address.to_string()));
+        list.extend(
+            bound
+                .unix
+                .iter()
+                .map(|(path, _)| format!("unix:{}", path.display())),
+        );
+    };
+    for listener in data {
+        let name = listener
+            .service
+            .as_ref()
+            .map_or("data".to_owned(), |s| format!("service:{s}"));
+        add(name, &listener.bound);
+    }
+    add("admin".to_owned(), admin);
+    add("telemetry".to_owned(), telemetry);
+    for (name, _, bound) in registries {
+        if let Some(bound) = bound {
+            add(format!("registry:{name}"), bound);
+        }
+    }
+    all
+}
+
+/// `auto`: all addresses in a container, so that Prometheus can come; on a laptop loopback only.
+fn telemetry_listen(config: &Config) -> Listen {
+    config.telemetry.listen.clone().unwrap_or_else(|| {
+        let marker = ["/.dockerenv", "/run/.containerenv"]
+            .iter()
+            .any(|f| Path::new(f).exists());
+        let container = marker || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let address = if container {
+            [0, 0, 0, 0]
+        } else {
+            [127, 0, 0, 1]
+        };
+        Listen::Tcp((address, 15003).into())
+    })
+}
+
+/// Eight hex digits that a request of ours carries, so that we know it when it comes back.
+fn hop_token(rng: &mut fastrand::Rng) -> HeaderValue {
+    let text = format!("{:08x}", rng.u32(..));
+    HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static("00000000"))
+}
+
+fn open_sinks(config: &Config, lines: &Lines) -> anyhow::Result<()> {
+    let sinks = config
+        .telemetry
+        .events
+        .sinks
+        .iter()
+        .chain([&config.telemetry.access_log.sink]);
+    for sink in sinks {
+        if let Sink::File(path) = sink {
+            let what = || format!("cannot open {} for the log", path.display());
+            lines.open(sink).with_context(what)?;
+        }
+    }
+    Ok(())
+}
+
+/// The soft limit of open files is raised to the hard one.
+fn warn_of_few_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where raising is not allowed the present limit holds, and the warning tells.
+    let _refused = setrlimit(Resource::Nofile, limit);
+    if let Some(files) = getrlimit(Resource::Nofile).current
+        && files < FEW_FILES
+    {
+        tracing::warn!(
+            files,
+            "few open files are allowed; raise the limit (ulimit -n) above {FEW_FILES}"
+        );
+    }
+}

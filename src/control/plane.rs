@@ -1,0 +1,421 @@
+//! The control plane's loop: owns registries, one driver per upstream, the route table, and answers
+//! questions. Nothing here is on a request's path except the first request of a discovered name.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwap;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+
+use super::sources::{Registries, SourceKey};
+use super::{ControlHandle, Question};
+use crate::clock::{self, Clock, Timestamp};
+use crate::config::environment::Overrides;
+use crate::config::policy_select::{self, Query, policy_protocol};
+use crate::config::types::{Config, Service};
+use crate::discovery::NamesView;
+use crate::journal::Journal;
+use crate::outlier::driver::{Command, Driver, DriverSettings, DriverStart};
+use crate::outlier::policy::{Mode, Policy};
+use crate::registry::EmbeddedRegistry;
+use crate::router::{Conflict, Route, Settings, TableBuilder};
+use crate::upstream::Upstream;
+use crate::worker::{DrainPhase, Lookup, Snapshot};
+
+/// How often idle discovered upstreams are looked for.
+const TIDY_EVERY: Duration = Duration::from_secs(30);
+
+/// What the configuration was loaded from, for reloads.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigInputs {
+    /// `-c`.
+    pub path: Option<PathBuf>,
+    /// Values of flags.
+    pub flags: Overrides,
+}
+
+/// What the plane starts with.
+#[derive(Debug)]
+pub struct PlaneStart {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Where it came from.
+    pub inputs: ConfigInputs,
+    /// The main file, if there is one.
+    pub main_file: Option<PathBuf>,
+    /// Hash of the files read.
+    pub hash: String,
+    /// Data plane threads.
+    pub workers: usize,
+    /// The process's clock.
+    pub clock: Clock,
+    /// Events go there.
+    pub journal: Journal,
+    /// Embedded registries that are bound already, by name.
+    pub embedded: BTreeMap<Arc<str>, EmbeddedRegistry>,
+    /// Swapped for the workers.
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    /// Names that workers ask for.
+    pub lookups: mpsc::Receiver<Lookup>,
+    /// Questions of admin.
+    pub questions: mpsc::Receiver<Question>,
+    /// Reloads asked for (SIGHUP).
+    pub reloads: mpsc::Receiver<()>,
+    /// Addresses by listener.
+    pub listeners: BTreeMap<String, Vec<String>>,
+    /// How far shutting down has come.
+    pub drain: watch::Receiver<DrainPhase>,
+    /// Ends the embedded registries' tasks.
+    pub stop: watch::Receiver<bool>,
+    /// Of all jitter.
+    pub seed: u64,
+}
+
+/// One upstream that lives.
+#[derive(Debug)]
+pub(super) struct LiveUpstream {
+    pub(super) upstream: Arc<Upstream>,
+    pub(super) route: Arc<Route>,
+    pub(super) discovered: bool,
+    pub(super) since: Timestamp,
+    pub(super) key: SourceKey,
+    pub(super) policy: Arc<Policy>,
+    pub(super) commands: mpsc::Sender<Command>,
+}
+
+/// What reloads came to.
+#[derive(Debug)]
+pub(super) struct ReloadState {
+    pub(super) loaded_at: SystemTime,
+    pub(super) applied: u64,
+    pub(super) rejected: u64,
+    pub(super) last_ok: bool,
+    pub(super) problems: Vec<String>,
+    pub(super) restart_required: Vec<String>,
+    pub(super) hash: String,
+    pub(super) main_file: Option<PathBuf>,
+}
+
+/// The control plane.
+#[derive(Debug)]
+pub struct Plane {
+    pub(super) config: Arc<Config>,
+    pub(super) inputs: ConfigInputs,
+    pub(super) reload: ReloadState,
+    pub(super) workers: usize,
+    pub(super) clock: Clock,
+    pub(super) started: Timestamp,
+    pub(super) journal: Journal,
+    pub(super) embedded: BTreeMap<Arc<str>, EmbeddedRegistry>,
+    pub(super) registries: Registries,
+    pub(super) names: BTreeMap<Arc<str>, watch::Receiver<NamesView>>,
+    pub(super) upstreams: BTreeMap<Arc<str>, LiveUpstream>,
+    pub(super) conflicts: Vec<Conflict>,
+    snapshot: Arc<ArcSwap<Snapshot>>,
+    lookups: mpsc::Receiver<Lookup>,
+    pub(super) again: mpsc::Sender<(Lookup, bool)>,
+    again_queue: mpsc::Receiver<(Lookup, bool)>,
+    questions: mpsc::Receiver<Question>,
+    reloads: mpsc::Receiver<()>,
+    pub(super) listeners: BTreeMap<String, Vec<String>>,
+    pub(super) drain: watch::Receiver<DrainPhase>,
+    seed: u64,
+}
+
+impl Plane {
+    /// The plane with its upstreams; the snapshot is published.
+    pub fn new(start: PlaneStart) -> Self {
+        let (again, again_queue) = mpsc::channel(64);
+        let registries =
+            Registries::new(start.clock, start.journal.clone(), start.stop, start.seed);
+        let problems = rejected_lines(&start.config);
+        let mut plane = Self {
+            reload: ReloadState {
+                loaded_at: clock::wall_now(),
+                applied: 0,
+                rejected: 0,
+                last_ok: true,
+                problems,
+                restart_required: Vec::new(),
+                hash: start.hash,
+                main_file: start.main_file,
+            },
+            config: start.config,
+            inputs: start.inputs,
+            workers: start.workers,
+            started: start.clock.now(),
+            clock: start.clock,
+            journal: start.journal,
+            embedded: start.embedded,
+            registries,
+            names: BTreeMap::new(),
+            upstreams: BTreeMap::new(),
+            conflicts: Vec::new(),
+            snapshot: start.snapshot,
+            lookups: start.lookups,
+            again,
+            again_queue,
+            questions: start.questions,
+            reloads: start.reloads,
+            listeners: start.listeners,
+            drain: start.drain,
+            seed: start.seed,
+        };
+        plane.registries.apply(&plane.config, &plane.embedded);
+        plane.tell_rejected_policies();
+        plane.apply_services(&PolicyChange::default());
+        plane.follow_default_names();
+        plane.publish();
+        plane
+    }
+
+    /// Runs until the drain's grace is over.
+    pub async fn run(mut self) {
+        let mut drain = self.drain.clone();
+        let mut tidy = tokio::time::interval(TIDY_EVERY);
+        loop {
+            tokio::select! {
+                _cut = drain.wait_for(|phase| *phase == DrainPhase::Cut) => return,
+                Some(lookup) = self.lookups.recv() => self.look_up(lookup),
+                Some((lookup, answered)) = self.again_queue.recv() => {
+                    self.look_up_again(lookup, answered);
+                }
+                Some(question) = self.questions.recv() => self.answer(question),
+                Some(()) = self.reloads.recv() => self.reload_now(),
+                _ = tidy.tick() => self.forget_idle(),
+            }
+        }
+    }
+
+    /// A handle for admin, and the questions' end for [`PlaneStart`].
+    pub fn questions() -> (ControlHandle, mpsc::Receiver<Question>) {
+        ControlHandle::channel()
+    }
+
+    /// Keeps the list of names of the default registry current, so that the first request of a
+    /// name does not wait for it.
+    pub(super) fn follow_default_names(&mut self) {
+        self.names.clear();
+        if !self.config.auto_discover {
+            return;
+        }
+        let Some(name) = self.config.default_registry.clone() else {
+            return;
+        };
+        if let Some(live) = self.registries.get(&name)
+            && live.handle.can_list()
+        {
+            self.names.insert(name, live.handle.names());
+        }
+    }
+
+    /// Makes the upstreams match the configuration: new ones start, changed ones are told, gone ones
+    /// end. What did not change keeps its instances, windows, ejections and connections.
+    pub(super) fn apply_services(&mut self, change: &PolicyChange) {
+        let config = Arc::clone(&self.config);
+        let mut old = std::mem::take(&mut self.upstreams);
+        for (name, service) in &config.services {
+            let live = old.remove(name);
+            self.apply_service(name, service, false, live, change);
+        }
+        // Discovered ones stay as long as they may be discovered.
+        for (name, live) in old {
+            if live.discovered && config.auto_discover && config.default_registry.is_some() {
+                let service = discovered_service(&config, &name);
+                self.apply_service(&name, &service, true, Some(live), change);
+            }
+        }
+    }
+
+    fn apply_service(
+        &mut self,
+        name: &Arc<str>,
+        service: &Arc<Service>,
+        discovered: bool,
+        live: Option<LiveUpstream>,
+        change: &PolicyChange,
+    ) {
+        let key = self.registries.key(&self.config, name, service);
+        let policy = self.policy_of(name, service);
+        let route = |upstream: &Arc<Upstream>| {
+            let settings = Settings::new(Arc::clone(service), name);
+            Arc::new(Route {
+                upstream: Arc::clone(upstream),
+                settings,
+            })
+        };
+        if let Some(mut live) = live {
+            let gone = change.gone.contains(&live.policy.name);
+            let source = (live.key != key).then(|| self.registries.open(&key));
+            let same = live.route.settings.service == *service
+                && live.policy == policy
+                && source.is_none()
+                && !gone;
+            if !same {
+                let settings = DriverSettings {
+                    service: Arc::clone(service),
+                    policy: Arc::clone(&policy),
+                    old_policy_gone: gone,
+                    source,
+                };
+                let commands = live.commands.clone();
+                tokio::spawn(async move {
+                    // A driver that is gone has no settings to change.
+                    let _gone = commands.send(Command::Settings(Box::new(settings))).await;
+                });
+                live.route = route(&live.upstream);
+                live.policy = policy;
+                live.key = key;
+                live.discovered = discovered;
+            }
+            self.upstreams.insert(Arc::clone(name), live);
+            return;
+        }
+        let upstream = Arc::new(Upstream::new(Arc::clone(name), self.workers));
+        let (commands, queue) = mpsc::channel(16);
+        self.seed = self
+            .seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let driver = Driver::new(DriverStart {
+            upstream: Arc::clone(&upstream),
+            service: Arc::clone(service),
+            policy: Arc::clone(&policy),
+            source: self.registries.open(&key),
+            discovered,
+            workers: self.workers,
+            clock: self.clock,
+            journal: self.journal.clone(),
+            seed: self.seed,
+        });
+        tokio::spawn(driver.run(queue));
+        let live = LiveUpstream {
+            route: route(&upstream),
+            upstream,
+            discovered,
+            since: self.clock.now(),
+            key,
+            policy,
+            commands,
+        };
+        self.upstreams.insert(Arc::clone(name), live);
+    }
+
+    /// A name of the default registry becomes an upstream.
+    pub(super) fn discover(&mut self, name: &Arc<str>) {
+        let service = discovered_service(&self.config, name);
+        self.apply_service(name, &service, true, None, &PolicyChange::default());
+        self.publish();
+    }
+
+    pub(super) fn route_of(&self, name: &Arc<str>) -> Option<Arc<Route>> {
+        self.upstreams.get(name).map(|live| Arc::clone(&live.route))
+    }
+
+    /// The ejection policy of an upstream.
+    fn policy_of(&self, name: &str, service: &Service) -> Arc<Policy> {
+        let app = &self.config.app;
+        let query = Query {
+            consumer: &app.name,
+            upstream: name,
+            namespace: app.namespace.as_deref(),
+            protocol: policy_protocol(service.protocol),
+        };
+        let selection = policy_select::select(&self.config.policies, &query);
+        if let Some(other) = &selection.tied_with {
+            tracing::warn!(
+                upstream = name,
+                policy = %selection.winner.name,
+                other = %other.name,
+                "two ejection policies match equally well; the first by file and line holds"
+            );
+        }
+        selection.winner
+    }
+
+    pub(super) fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// Swaps in a table of all upstreams.
+    pub(super) fn publish(&mut self) {
+        let mut builder = TableBuilder::default();
+        for live in self.upstreams.values() {
+            builder.add(Arc::clone(&live.route));
+        }
+        let (table, conflicts) = builder.build();
+        for conflict in conflicts.iter().filter(|c| !self.conflicts.contains(c)) {
+            let services: Vec<&str> = conflict.services.iter().map(|s| &**s).collect();
+            tracing::warn!(
+                name = %conflict.key,
+                services = services.join(", "),
+                "two services want one name: neither has it; set services.*.hosts"
+            );
+        }
+        self.conflicts = conflicts;
+        self.snapshot.store(Arc::new(Snapshot {
+            table,
+            config: Arc::clone(&self.config),
+        }));
+    }
+
+    /// One event and one log line for each policy file that was left out.
+    pub(super) fn tell_rejected_policies(&self) {
+        for file in &self.config.policies.rejected {
+            let path = file.path.display().to_string();
+            for problem in &file.problems {
+                tracing::error!(file = %path, %problem, "policy file rejected");
+            }
+            self.journal.emit(
+                "config_rejected",
+                vec![("file", json!(path)), ("diagnostics", json!(file.problems))],
+                format!(
+                    "policy file {path} is left out: {}",
+                    file.problems.join("; ")
+                ),
+            );
+        }
+    }
+}
+
+/// Which policies went away with a reload.
+#[derive(Debug, Default)]
+pub(super) struct PolicyChange {
+    /// Names of entries that are gone or disabled now.
+    pub(super) gone: Vec<Arc<str>>,
+}
+
+impl PolicyChange {
+    pub(super) fn between(old: &Config, new: &Config) -> Self {
+        let active = |config: &Config| -> Vec<Arc<str>> {
+            let entries = config.policies.entries.iter();
+            let on = entries.filter(|e| e.policy.mode != Mode::Disabled);
+            on.map(|e| Arc::clone(&e.policy.name)).collect()
+        };
+        let now = active(new);
+        let gone = active(old)
+            .into_iter()
+            .filter(|name| !now.contains(name))
+            .collect();
+        Self { gone }
+    }
+}
+
+fn discovered_service(config: &Config, name: &Arc<str>) -> Arc<Service> {
+    let mut service = Service::clone(&config.defaults);
+    service.name = Arc::clone(name);
+    service.registry = None;
+    Arc::new(service)
+}
+
+pub(super) fn rejected_lines(config: &Config) -> Vec<String> {
+    config
+        .policies
+        .rejected
+        .iter()
+        .flat_map(|file| file.problems.clone())
+        .collect()
+}

@@ -1,0 +1,197 @@
+//! Registries and where each service's endpoints come from.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::events::JournalEvents;
+use crate::clock::Clock;
+use crate::config::environment::ProcessEnvironment;
+use crate::config::types::{Config, Registry, RegistryKind, Service};
+use crate::discovery::{self, Deps, RegistryHandle, ServiceQuery, ServiceView};
+use crate::endpoint::EndpointSet;
+use crate::journal::Journal;
+use crate::outlier::driver::EndpointSource;
+use crate::registry::EmbeddedRegistry;
+
+/// A registry that runs.
+#[derive(Debug)]
+pub(super) struct LiveRegistry {
+    config: Registry,
+    pub(super) handle: RegistryHandle,
+    embedded: Option<EmbeddedRegistry>,
+}
+
+/// All registries of the configuration.
+#[derive(Debug)]
+pub(super) struct Registries {
+    clock: Clock,
+    journal: Journal,
+    live: BTreeMap<Arc<str>, LiveRegistry>,
+    stop: watch::Receiver<bool>,
+    seed: u64,
+}
+
+/// What a service's endpoints depend on; a change means a new source.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum SourceKey {
+    /// Static endpoints.
+    Fixed(Arc<[crate::endpoint::Endpoint]>),
+    /// A registry's, by its configuration and the query.
+    Registry(Box<Registry>, ServiceQuery),
+    /// There is no such registry.
+    Missing,
+}
+
+impl Registries {
+    /// None yet. `stop` ends the embedded ones.
+    pub(super) fn new(
+        clock: Clock,
+        journal: Journal,
+        stop: watch::Receiver<bool>,
+        seed: u64,
+    ) -> Self {
+        Self {
+            clock,
+            journal,
+            live: BTreeMap::new(),
+            stop,
+            seed,
+        }
+    }
+
+    /// Starts what is new or changed, drops what is gone. Embedded registries keep their leases.
+    pub(super) fn apply(
+        &mut self,
+        config: &Config,
+        embedded: &BTreeMap<Arc<str>, EmbeddedRegistry>,
+    ) {
+        let mut old = std::mem::take(&mut self.live);
+        for (name, registry) in &config.registries {
+            let live = match old.remove(name) {
+                Some(live) if live.config == *registry => live,
+                before => self.start(registry, embedded.get(name).cloned(), before),
+            };
+            self.live.insert(Arc::clone(name), live);
+        }
+    }
+
+    fn start(
+        &mut self,
+        config: &Registry,
+        prepared: Option<EmbeddedRegistry>,
+        before: Option<LiveRegistry>,
+    ) -> LiveRegistry {
+        let embedded = match &config.kind {
+            RegistryKind::Embedded(settings) => {
+                let known = before.and_then(|live| live.embedded).or(prepared);
+                Some(known.unwrap_or_else(|| {
+                    let registry = EmbeddedRegistry::new(settings, self.clock);
+                    tokio::spawn(registry.clone().maintain(self.stop.clone()));
+                    registry
+                }))
+            }
+            RegistryKind::File { .. } | RegistryKind::Nacos(_) => None,
+        };
+        self.seed = self
+            .seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let deps = Deps {
+            embedded: embedded.clone(),
+            parser: parse_endpoints,
+            clock: self.clock,
+            events: Arc::new(JournalEvents(self.journal.clone())),
+            seed: self.seed,
+        };
+        LiveRegistry {
+            config: config.clone(),
+            handle: discovery::start(config, deps),
+            embedded,
+        }
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&LiveRegistry> {
+        self.live.get(name)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LiveRegistry> {
+        self.live.values()
+    }
+
+    /// What the endpoints of `service` depend on.
+    pub(super) fn key(&self, config: &Config, name: &Arc<str>, service: &Service) -> SourceKey {
+        if let Some(endpoints) = &service.endpoints {
+            return SourceKey::Fixed(Arc::clone(endpoints));
+        }
+        let registry = service
+            .registry
+            .as_ref()
+            .or(config.default_registry.as_ref());
+        match registry.and_then(|registry| self.live.get(registry)) {
+            Some(live) => {
+                let query = ServiceQuery {
+                    service: Arc::clone(name),
+                    registry_name: service
+                        .registry_name
+                        .clone()
+                        .unwrap_or_else(|| name.clone()),
+                    namespace: service.namespace.clone(),
+                    group: service.group.clone(),
+                    clusters: service.clusters.clone(),
+                };
+                SourceKey::Registry(Box::new(live.config.clone()), query)
+            }
+            None => SourceKey::Missing,
+        }
+    }
+
+    /// Opens the source behind a key.
+    pub(super) fn open(&self, key: &SourceKey) -> EndpointSource {
+        match key {
+            SourceKey::Fixed(endpoints) => {
+                let set = EndpointSet {
+                    endpoints: Arc::clone(endpoints),
+                    health_unknown: false,
+                };
+                EndpointSource {
+                    name: "static".into(),
+                    view: ServiceView::fixed(set, self.clock.now()),
+                    heartbeat: false,
+                }
+            }
+            SourceKey::Registry(config, query) => match self.live.get(&config.name) {
+                Some(live) => EndpointSource {
+                    name: Arc::clone(&config.name),
+                    view: live.handle.subscribe(query.clone()),
+                    heartbeat: live.handle.heartbeat(),
+                },
+                None => self.open(&SourceKey::Missing),
+            },
+            SourceKey::Missing => EndpointSource {
+                name: "none".into(),
+                view: ServiceView::fixed(EndpointSet::default(), self.clock.now()),
+                heartbeat: false,
+            },
+        }
+    }
+}
+
+/// The endpoints file's parser in the form the file source wants.
+fn parse_endpoints(text: &str, path: &Path) -> Result<BTreeMap<Arc<str>, EndpointSet>, String> {
+    let name = path.display().to_string();
+    match crate::config::endpoints::parse(text, &name, &ProcessEnvironment) {
+        Ok(file) => {
+            for warning in file.warnings.iter() {
+                tracing::warn!(problem = %warning.line(), "endpoints file");
+            }
+            Ok(file.services)
+        }
+        Err(problems) => {
+            let lines: Vec<String> = problems.iter().map(|p| p.line()).collect();
+            Err(lines.join("\n"))
+        }
+    }
+}

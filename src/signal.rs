@@ -1,0 +1,54 @@
+//! Signals: SIGTERM and SIGINT drain, a second one ends at once, SIGHUP reloads.
+
+use std::io;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use crate::app::Stop;
+
+/// Starts a thread that turns signals into wishes; it lives as long as the process.
+///
+/// # Errors
+/// When the thread or the handlers cannot be had.
+pub fn listen() -> io::Result<(watch::Receiver<Stop>, mpsc::Receiver<()>)> {
+    let (stop, stops) = watch::channel(Stop::No);
+    let (reload, reloads) = mpsc::channel(1);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (mut term, mut int, mut hup) = {
+        let _context = runtime.enter();
+        (
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::hangup())?,
+        )
+    };
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            runtime.block_on(async move {
+                loop {
+                    tokio::select! {
+                        _ = term.recv() => ask(&stop),
+                        _ = int.recv() => ask(&stop),
+                        _ = hup.recv() => {
+                            // One that waits already stands for this one too.
+                            let _waiting = reload.try_send(());
+                        }
+                    }
+                }
+            });
+        })?;
+    Ok((stops, reloads))
+}
+
+fn ask(stop: &watch::Sender<Stop>) {
+    stop.send_modify(|wish| {
+        *wish = match *wish {
+            Stop::No => Stop::Drain,
+            Stop::Drain | Stop::Now => Stop::Now,
+        };
+    });
+}
