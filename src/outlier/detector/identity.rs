@@ -56,6 +56,8 @@ impl Detector {
             }
         }
         self.recount();
+        // A manual ejection may have reached its time while its address was away.
+        self.expire_overrides();
         for address in replaced {
             self.start_clean(&address);
         }

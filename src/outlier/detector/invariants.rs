@@ -14,9 +14,11 @@ impl Detector {
         let tally = Tally::of(&self.instances);
         debug_assert_eq!(self.tally, tally, "the tally is exact");
         debug_assert!(tally.n == 0 || tally.in_service > 0, "somebody stays in");
+        let due = self.next_deadline();
         debug_assert!(
-            self.next_deadline().is_none_or(|due| due > self.now),
-            "nothing is overdue"
+            due.is_none_or(|due| due > self.now),
+            "overdue at {:?}: {due:?}",
+            self.now
         );
         for (address, instance) in &self.instances {
             let ejected = instance.ejection.is_some();

@@ -58,7 +58,12 @@ impl Detector {
         evidence: Evidence,
         hopeless: bool,
     ) {
-        let numbers = self.numbers();
+        let manual = origin.is_manual();
+        let numbers = if manual {
+            self.numbers_in_fact()
+        } else {
+            self.numbers()
+        };
         let now = self.now;
         let epoch = self.new_epoch();
         let unit = self.policy.recovery_detection_unit_time;
@@ -100,7 +105,6 @@ impl Detector {
             check_next: false,
             stage: Stage::Waiting,
         }));
-        let manual = origin.is_manual();
         let ejected = Box::new(Ejected {
             address: address.clone(),
             trigger,

@@ -38,7 +38,10 @@ fn example_31_without_the_rule_it_takes_half_a_window() {
     }
     // The bucket of the oldest calls has just gone.
     let evidence = &world.ejections()[0].evidence;
-    assert_eq!((world.now, evidence.failures, evidence.calls), (15_000, 1_001, 1_801));
+    assert_eq!(
+        (world.now, evidence.failures, evidence.calls),
+        (15_000, 1_001, 1_801)
+    );
 }
 
 #[test]
