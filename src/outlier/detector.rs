@@ -21,9 +21,6 @@ mod reload;
 mod tally;
 mod view;
 
-#[cfg(test)]
-mod tests;
-
 pub use effect::{
     Cause, Effect, Ejected, Evidence, Numbers, Refusal, Restored, RestoredBy, Suppressed,
     TrialFailed, TrialKind, TrialStarted, Trigger,
@@ -66,10 +63,8 @@ pub struct Detector {
     abnormal: BTreeSet<Address>,
     /// Those that a bucket close could change.
     watch: BTreeSet<Address>,
-    /// Those with new outcomes since the latest evaluation.
+    /// Those with new outcomes since the latest evaluation, or judged by other rules since.
     dirty: BTreeSet<Address>,
-    /// The policy changed since the latest evaluation.
-    judge_all: bool,
     calls: Ring,
     tally: Tally,
     epochs: u64,
@@ -104,7 +99,6 @@ impl Detector {
             abnormal: BTreeSet::new(),
             watch: BTreeSet::new(),
             dirty: BTreeSet::new(),
-            judge_all: false,
             calls: Ring::default(),
             tally: Tally::default(),
             epochs: 0,
@@ -174,7 +168,7 @@ impl Detector {
             Input::Endpoints(list) => self.replace_endpoints(list),
             Input::Facts(facts) => {
                 self.facts = facts;
-                self.judge_all = true;
+                self.judge_all();
             }
             Input::Hint { address } => self.hint(&address, self.now),
             Input::Outcome(outcome) => self.outcome(&outcome),
@@ -247,10 +241,11 @@ impl Detector {
             Some(Origin::Rules | Origin::Operator { .. }) => return,
         }
         instance.window.add(&sample_of(outcome), self.bucket);
-        if outcome.class == OutcomeClass::Success {
-            if let Some(memory) = &mut instance.memory {
+        match &mut instance.memory {
+            Some(memory) if outcome.class == OutcomeClass::Success => {
                 memory.successes_left = memory.successes_left.saturating_sub(outcome.count);
             }
+            Some(_) | None => {}
         }
         if instance.needs_watch() {
             self.watch.insert(outcome.address.clone());

@@ -4,6 +4,14 @@
 //!
 //! `OUTRIGGER_SIM_SEED` (first seed, 1), `OUTRIGGER_SIM_SEEDS` (200), `OUTRIGGER_SIM_STEPS` (2000).
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "helpers of tests may fail like tests"
+)]
+
 mod model;
 mod storm;
 

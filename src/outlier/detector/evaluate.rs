@@ -56,6 +56,11 @@ impl Detector {
         self.unsettled |= self.abnormal.len() != was_abnormal || self.turned.len() != turned;
     }
 
+    /// At the next evaluation every verdict is made anew.
+    pub(super) fn judge_all(&mut self) {
+        self.dirty.extend(self.watch.iter().cloned());
+    }
+
     pub(super) fn verdict(&self, address: &Address) -> Option<Verdict> {
         let instance = self.instances.get(address)?;
         let rules = Rules {
@@ -68,13 +73,11 @@ impl Detector {
 
     /// Judges what can have changed. Gives those that could be ejected, the worst first.
     fn judge(&mut self, occasion: Occasion) -> Vec<Candidate> {
-        let everything = occasion == Occasion::BucketClose
-            || self.judge_all
-            || self.policy.qps_scope == QpsScope::Service;
+        let everything =
+            occasion == Occasion::BucketClose || self.policy.qps_scope == QpsScope::Service;
         let mut addresses = std::mem::take(&mut self.dirty);
         if everything {
             addresses = self.watch.clone();
-            self.judge_all = false;
         } else {
             // On a ramp the sample grows with time: one that was abnormal may be so no more.
             addresses.extend(self.abnormal.iter().cloned());

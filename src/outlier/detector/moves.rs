@@ -198,10 +198,9 @@ impl Detector {
         }
         self.last_resort = on;
         for address in &self.ejected {
-            if let Some(instance) = self.instances.get_mut(address) {
-                if let Some(ejection) = &mut instance.ejection {
-                    ejection.resort_since = self.now;
-                }
+            let instance = self.instances.get_mut(address);
+            if let Some(ejection) = instance.and_then(|instance| instance.ejection.as_mut()) {
+                ejection.resort_since = self.now;
             }
         }
         if self.is_enforced() {

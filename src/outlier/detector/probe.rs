@@ -109,10 +109,11 @@ impl Detector {
         let Some(address) = self.holder_of(lease) else {
             return;
         };
-        if let Some(ejection) = self.ejection_mut(&address) {
-            if let Stage::Trial(trial) = &mut ejection.stage {
-                trial.good_head = true;
-            }
+        let stage = self
+            .ejection_mut(&address)
+            .map(|ejection| &mut ejection.stage);
+        if let Some(Stage::Trial(trial)) = stage {
+            trial.good_head = true;
         }
     }
 
@@ -153,11 +154,10 @@ impl Detector {
 
     /// A hint that holds from `from` on pulls the next trial forward, if it is ejected.
     pub(super) fn hint(&mut self, address: &Address, from: Timestamp) {
-        if let Some(ejection) = self.ejection_mut(address) {
-            if !ejection.origin.is_manual() {
-                ejection.hint = Some(ejection.hint.map_or(from, |earlier| earlier.min(from)));
-                self.unsettled = true;
-            }
+        let ejection = self.ejection_mut(address);
+        if let Some(ejection) = ejection.filter(|ejection| !ejection.origin.is_manual()) {
+            ejection.hint = Some(ejection.hint.map_or(from, |earlier| earlier.min(from)));
+            self.unsettled = true;
         }
     }
 

@@ -14,8 +14,6 @@ use crate::outlier::window::Ring;
 impl Detector {
     /// `None`: the entry that held the upstream is gone, the built-in policy takes over.
     pub(super) fn reload(&mut self, policy: Option<Arc<Policy>>) {
-        self.unsettled = true;
-        self.judge_all = true;
         match policy {
             None => {
                 self.release(RestoredBy::PolicyDisabled);
@@ -46,6 +44,8 @@ impl Detector {
                 }
             },
         }
+        self.judge_all();
+        self.unsettled = true;
     }
 
     fn install(&mut self, policy: Arc<Policy>) {

@@ -11,6 +11,10 @@ use crate::clock::Timestamp;
 use crate::endpoint::Address;
 
 /// One instance as it stands.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, only ever listed"
+)]
 #[derive(Clone, Debug)]
 pub struct InstanceView {
     /// Which.
