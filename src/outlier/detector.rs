@@ -169,6 +169,7 @@ impl Detector {
             Input::Facts(facts) => {
                 self.facts = facts;
                 self.judge_all();
+                self.withdraw_offers();
             }
             Input::Hint { address } => self.hint(&address, self.now),
             Input::Outcome(outcome) => self.outcome(&outcome),
@@ -271,7 +272,8 @@ impl Detector {
 
     /// Share of traffic in basis points that `instance` gets by its ramp.
     fn share_of(&self, instance: &Instance) -> u32 {
-        instance.ramp_start.map_or(FULL_SHARE, |start| {
+        let start = instance.ramp_start.or(instance.shadow_ramp);
+        start.map_or(FULL_SHARE, |start| {
             ramp_share(self.now.since(start), self.policy.ramp)
         })
     }

@@ -283,11 +283,11 @@ impl Detector {
                 self.watch.remove(&address);
                 continue;
             };
-            let ramping = instance
-                .ramp_start
-                .is_some_and(|start| self.now.since(start) < self.policy.ramp);
+            let ramp = instance.ramp_start.or(instance.shadow_ramp);
+            let ramping = ramp.is_some_and(|start| self.now.since(start) < self.policy.ramp);
             if !ramping {
                 instance.ramp_start = None;
+                instance.shadow_ramp = None;
                 let proven = verdict.is_some_and(|verdict| verdict.is_proven_normal());
                 let earned = instance
                     .memory

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Detector;
 use super::effect::{Effect, Evidence, Refusal, RestoredBy, Trigger};
 use super::input::OverrideKind;
-use super::instance::{Origin, Pin, Stage};
+use super::instance::{Memory, Origin, Pin, Stage};
 use super::tally::Tally;
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
@@ -123,9 +123,13 @@ impl Detector {
     fn take_over(&mut self, address: &Address, origin: Origin) -> Result<(), Refusal> {
         self.withdraw_offer(address);
         let epoch = self.new_epoch();
+        let flap = self.policy.flap_memory;
         let instance = self.instances.get_mut(address).ok_or(Refusal::Unknown)?;
         instance.epoch = epoch;
         if let Some(ejection) = &mut instance.ejection {
+            if !ejection.origin.is_manual() {
+                instance.memory = Memory::usual(ejection.k, flap);
+            }
             ejection.origin = origin;
             ejection.stage = Stage::Waiting;
         }

@@ -179,6 +179,14 @@ impl Detector {
         }
     }
 
+    /// Settings changed: what is due is planned anew.
+    pub(super) fn withdraw_offers(&mut self) {
+        for address in self.ejected.clone() {
+            self.withdraw_offer(&address);
+        }
+        self.unsettled = true;
+    }
+
     pub(super) fn earliest_timer(&self) -> Option<Timestamp> {
         let trials = self
             .ejected

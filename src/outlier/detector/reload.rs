@@ -45,7 +45,7 @@ impl Detector {
             },
         }
         self.judge_all();
-        self.unsettled = true;
+        self.withdraw_offers();
     }
 
     fn install(&mut self, policy: Arc<Policy>) {
