@@ -14,4 +14,5 @@ mod examples_probe;
 mod examples_streak;
 mod examples_window;
 mod golden;
+mod properties;
 mod world;
