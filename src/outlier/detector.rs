@@ -3,10 +3,12 @@
 //! own, no floats. It is the one writer of ejection state.
 //!
 //! Order at one instant: expiries, due trials, bucket close, then the input.
-//! Read on: `detector/instance.rs` (the states), `detector/evaluate.rs` (who goes),
-//! `detector/probe.rs` (trials), `detector/moves.rs` (out and in), `detector/identity.rs`
-//! (endpoints), `detector/reload.rs` (policies), `detector/overrides.rs` (operators).
+//! Read on: `detector/instance.rs` (the states), `detector/judge.rs` (who is abnormal),
+//! `detector/evaluate.rs` (who goes), `detector/moves.rs` (out and in), `detector/probe.rs` (trials),
+//! `detector/answer.rs` (what they say), `detector/identity.rs` (endpoints), `detector/reload.rs`
+//! (policies), `detector/overrides.rs` (operators).
 
+mod answer;
 mod effect;
 mod evaluate;
 mod identity;

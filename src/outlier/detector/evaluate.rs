@@ -310,6 +310,8 @@ impl Detector {
         if calm {
             self.hint_all();
         }
+        // The window moves on: the next failing response may find others abnormal than it did.
+        self.judge_all();
     }
 
     fn verdict_on_full_sample(&self, address: &Address) -> Option<Verdict> {
@@ -320,7 +322,7 @@ impl Detector {
 
     /// A hint for every ejected instance, spread over one unit.
     fn hint_all(&mut self) {
-        let targets: Vec<Address> = self.ejected.iter().cloned().collect();
+        let targets = self.ejected_by_rules();
         let unit = self.policy.recovery_detection_unit_time;
         let count = targets.len();
         for (index, address) in targets.into_iter().enumerate() {

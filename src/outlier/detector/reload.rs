@@ -144,7 +144,7 @@ impl Detector {
         self.unsettled = true;
     }
 
-    fn ejected_by_rules(&self) -> Vec<Address> {
+    pub(super) fn ejected_by_rules(&self) -> Vec<Address> {
         let by_rules = |address: &&Address| {
             self.ejection(address)
                 .is_some_and(|e| !e.origin.is_manual())

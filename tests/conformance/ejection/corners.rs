@@ -51,6 +51,21 @@ fn a_bucket_close_judges_before_the_oldest_is_dropped() {
 }
 
 #[test]
+fn a_failing_response_judges_the_moved_windows_of_all() {
+    let mut world = World::new(pure(50), 4);
+    // Half of its calls fail until the early successes leave its window.
+    world.good(1, 2);
+    world.at(5_000).good(1, 10);
+    world.fail(1, 11);
+    world.at(9_999);
+    assert!(world.out().is_empty());
+    world.at(10_500);
+    assert!(world.out().is_empty());
+    world.fail(2, 1);
+    assert_eq!(world.out(), [1]);
+}
+
+#[test]
 fn an_idle_detector_has_no_deadline() {
     let mut world = World::new(policy(50), 3);
     assert_eq!(world.detector.next_deadline(), None);
