@@ -67,6 +67,10 @@ pub struct Detector {
     watch: BTreeSet<Address>,
     /// Those with new outcomes since the latest evaluation, or judged by other rules since.
     dirty: BTreeSet<Address>,
+    /// All abnormal ones were placed and nothing changed since; value: an exchange was allowed.
+    placed: Option<bool>,
+    /// Whether the upstream's calls allowed to judge, at the latest evaluation.
+    was_busy: Option<bool>,
     calls: Ring,
     tally: Tally,
     epochs: u64,
@@ -101,6 +105,8 @@ impl Detector {
             abnormal: BTreeSet::new(),
             watch: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            placed: None,
+            was_busy: None,
             calls: Ring::default(),
             tally: Tally::default(),
             epochs: 0,
@@ -208,6 +214,7 @@ impl Detector {
             return;
         }
         self.unsettled = false;
+        self.placed = None;
         self.keep_one_in();
         self.update_last_resort();
         self.warn_of_zero_cap();

@@ -45,6 +45,7 @@ impl Detector {
             },
         }
         self.judge_all();
+        self.was_busy = None;
         self.withdraw_offers();
     }
 
