@@ -1,28 +1,7 @@
 //! A. Request framing and smuggling.
 
-use std::time::Duration;
-
-use crate::harness::{Client, Config, Framing, H2Client, Proxy, Stub};
-
-const CHUNKED: &str = "Transfer-Encoding: chunked";
-
-fn with_ok() -> (Stub, Proxy) {
-    let stub = Stub::ok();
-    let proxy = Config::svc(&[stub.address]).start();
-    (stub, proxy)
-}
-
-/// Sends `request` on a connection of its own: answered with `status`, closed, nothing upstream.
-#[track_caller]
-fn refused(proxy: &Proxy, stub: &Stub, request: &str, status: u16) {
-    let before = stub.requests().len();
-    let mut client = Client::connect(proxy.address);
-    client.send(request);
-    let answer = client.response();
-    assert_eq!(answer.status(), status, "{request:?}: {answer:?}");
-    assert!(client.closed(), "{request:?}: stays open");
-    assert_eq!(stub.requests().len(), before, "{request:?} went upstream");
-}
+use super::{CHUNKED, refused, with_ok};
+use crate::harness::{Client, Config, Framing, H2Client, Stub, eventually};
 
 #[test]
 fn px_001_cl_and_te_in_one_request() {
@@ -121,7 +100,7 @@ fn px_006_bare_lf_in_a_chunk_size_and_extensions() {
         (400, Some("bad_request"))
     );
     assert!(client.closed());
-    crate::harness::eventually("the upstream connection is dropped", || stub.open() == 0);
+    eventually("the upstream connection is dropped", || stub.open() == 0);
     assert!(stub.requests().iter().all(|r| !r.complete));
 
     let mut client = Client::connect(proxy.address);
@@ -207,7 +186,6 @@ fn px_009_response_with_cl_and_te() {
         assert!(answer.header("content-length").is_none());
         assert!(answer.end.is_ok());
         assert_eq!(stub.connections(), 2, "the connection must not be reused");
-        crate::harness::eventually("both closed", || stub.open() == 0);
+        eventually("both closed", || stub.open() == 0);
     }
-    let _ = Duration::ZERO;
 }
