@@ -5,10 +5,13 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Version};
+use http_body::Body;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::connection::ConnectionState;
@@ -17,7 +20,7 @@ use super::reply::{self, ReplyContext};
 use super::request::RequestGuard;
 use crate::access_log::RequestNote;
 use crate::clock::Timestamp;
-use crate::config::types::{AccessLogMode, ForwardedHeaders, HostHeader, Service, Via};
+use crate::config::types::{AccessLogMode, ForwardedHeaders, HostHeader, Limits, Service, Via};
 use crate::error::{Reason, Refusal};
 use crate::metrics::cells::{AppProtocol, Limit};
 use crate::outlier::classify::OutcomeClass;
@@ -29,10 +32,13 @@ use crate::upstream::headers::{
     self, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PREFIX, FORWARDED_PROTO, Framing, GRPC_TIMEOUT,
     HOP, REQUEST_ID, Seen, VIA_ENTRY,
 };
-use crate::upstream::request_body::RequestBody;
+use crate::upstream::request_body::{RequestBody, RequestBodyParts};
 use crate::upstream::response_body::{Carrier, ProxyBody, UpstreamBody, UpstreamBodyParts};
 use crate::upstream::tunnel;
 use crate::worker::{DrainPhase, Lookup, LookupAnswer, Snapshot, Worker};
+
+/// How long the first frame of a body is awaited that is probably empty.
+const FIRST_FRAME: Duration = Duration::from_millis(500);
 
 /// The connection a request came over.
 #[derive(Debug)]
@@ -165,14 +171,7 @@ pub async fn serve(
     if parts.version == Version::HTTP_2 {
         headers::join_cookies(&mut parts.headers, seen);
     }
-    let body = (!http_body::Body::is_end_stream(&body)).then(|| {
-        RequestBody::new(
-            body,
-            worker.clock,
-            service.retry.max_body,
-            limits.max_body_bytes,
-        )
-    });
+    let body = request_body(&worker, &parts, body, service.retry.max_body, limits).await;
     let time = RequestLimits::new(
         &service.timeout,
         service.retry.max_attempts,
@@ -199,6 +198,54 @@ pub async fn serve(
         Outcome::Answer(delivery) => Ok(answer(&worker, *delivery, &asked, on_upgrade, &route)),
         Outcome::Refused(refusal, guard) => refuse(guard, &refusal, &asked, Some(&route)),
     }
+}
+
+/// The request's body, if it has one. Over HTTP/2 a request without a body may end by an empty DATA
+/// frame; with a method that usually has none the first frame is awaited, since an HTTP/1.1 instance
+/// would get a coding for nothing otherwise.
+async fn request_body(
+    worker: &Worker,
+    parts: &http::request::Parts,
+    mut body: Incoming,
+    keep: usize,
+    limits: &Limits,
+) -> Option<Rc<RequestBody>> {
+    if body.is_end_stream() {
+        return None;
+    }
+    let multiplexed = parts.version == Version::HTTP_2;
+    let usually_none = matches!(
+        parts.method,
+        Method::GET | Method::HEAD | Method::OPTIONS | Method::DELETE | Method::TRACE
+    );
+    let mut first = None;
+    if multiplexed && usually_none && !parts.headers.contains_key(CONTENT_LENGTH) {
+        // One that waits for our answer first is served after this time.
+        match tokio::time::timeout(FIRST_FRAME, body.frame()).await {
+            Ok(Some(Ok(frame))) => {
+                let empty = frame.data_ref().is_some_and(bytes::Bytes::is_empty);
+                if empty && body.is_end_stream() {
+                    return None;
+                }
+                first = Some(frame);
+            }
+            // How it ended is said again to the one who reads it.
+            Ok(Some(Err(_)) | None) => {
+                if body.is_end_stream() {
+                    return None;
+                }
+            }
+            Err(_) => {}
+        }
+    }
+    Some(RequestBody::new(RequestBodyParts {
+        incoming: body,
+        first,
+        multiplexed,
+        clock: worker.clock,
+        keep_limit: keep,
+        max_bytes: limits.max_body_bytes,
+    }))
 }
 
 /// The app must not get an answer: it broke its own request off.
@@ -263,7 +310,9 @@ fn answer(
 }
 
 fn finish_head(mut response: Response<ProxyBody>, asked: &Asked) -> Response<ProxyBody> {
-    *response.version_mut() = asked.version;
+    // hyper speaks HTTP/1.0 to an app that does; an answer of that version would also end the
+    // connection of one that asked to keep it.
+    *response.version_mut() = asked.version.max(Version::HTTP_11);
     let headers = response.headers_mut();
     match asked.via {
         Via::Response | Via::Both => {
