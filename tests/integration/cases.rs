@@ -7,6 +7,9 @@ mod d_headers;
 mod e_interim;
 mod f_bodiless;
 mod g_truncated;
+mod h_grpc;
+mod i_upgrade;
+mod j_streaming;
 
 use crate::harness::{Client, Config, Proxy, Stub};
 
