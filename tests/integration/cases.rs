@@ -10,6 +10,8 @@ mod g_truncated;
 mod h_grpc;
 mod i_upgrade;
 mod j_streaming;
+mod k_reuse;
+mod m_timeouts;
 
 use crate::harness::{Client, Config, Proxy, Stub};
 
