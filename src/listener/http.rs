@@ -7,10 +7,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Version};
+use http_body::Body;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::connection::ConnectionState;
@@ -31,10 +34,13 @@ use crate::upstream::headers::{
     self, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PREFIX, FORWARDED_PROTO, Framing, GRPC_TIMEOUT,
     HOP, REQUEST_ID, Seen, TRACEPARENT, VIA_ENTRY,
 };
-use crate::upstream::request_body::RequestBody;
+use crate::upstream::request_body::{RequestBody, RequestBodyParts};
 use crate::upstream::response_body::{Carrier, ProxyBody, UpstreamBody, UpstreamBodyParts};
 use crate::upstream::tunnel;
 use crate::worker::{DrainPhase, Lookup, LookupAnswer, Snapshot, Worker};
+
+/// How long the first frame of a body is awaited that is probably empty.
+const FIRST_FRAME: Duration = Duration::from_millis(500);
 
 /// The connection a request came over.
 #[derive(Debug)]
@@ -235,16 +241,21 @@ struct Flow {
     exchange: Exchange,
     asked: Asked,
     on_upgrade: Option<hyper::upgrade::OnUpgrade>,
+    /// A body that may turn out to be empty.
+    incoming: Option<Incoming>,
 }
 
 impl Flow {
     async fn run(self: Box<Self>) -> Result<Response<ProxyBody>, Unanswered> {
         let Self {
-            exchange,
+            mut exchange,
             asked,
             on_upgrade,
+            incoming,
         } = *self;
-        let mut exchange = exchange;
+        if let Some(incoming) = incoming {
+            exchange.body = Box::pin(after_first_frame(&exchange, incoming)).await;
+        }
         match exchange.run().await {
             Outcome::Answer(answer) => Ok(deliver(exchange, *answer, &asked, on_upgrade)),
             Outcome::Refused(refusal) => {
@@ -333,10 +344,24 @@ fn dispatch(
     if parts.version == Version::HTTP_2 {
         headers::join_cookies(&mut parts.headers, seen);
     }
-    let body = (!http_body::Body::is_end_stream(&body)).then(|| {
-        let (keep, most) = (service.retry.max_body, limits.max_body_bytes);
-        RequestBody::new(body, worker.clock, keep, most)
-    });
+    let incoming = (!body.is_end_stream()).then_some(body);
+    let awaits_first = incoming.is_some() && may_be_empty(&parts);
+    let mut incoming = incoming;
+    let body = if awaits_first {
+        None
+    } else {
+        let multiplexed = parts.version == Version::HTTP_2;
+        incoming.take().map(|incoming| {
+            RequestBody::new(RequestBodyParts {
+                incoming,
+                first: None,
+                multiplexed,
+                clock: worker.clock,
+                keep_limit: service.retry.max_body,
+                max_bytes: limits.max_body_bytes,
+            })
+        })
+    };
     let time = RequestLimits::new(
         &service.timeout,
         service.retry.max_attempts,
@@ -362,6 +387,49 @@ fn dispatch(
         },
         asked,
         on_upgrade,
+        incoming,
+    }))
+}
+
+/// Over HTTP/2 a request without a body may end by an empty DATA frame; with a method that usually
+/// has none the first frame is awaited, since an HTTP/1.1 instance would get a coding for nothing
+/// otherwise.
+fn may_be_empty(parts: &http::request::Parts) -> bool {
+    parts.version == Version::HTTP_2
+        && matches!(
+            parts.method,
+            Method::GET | Method::HEAD | Method::OPTIONS | Method::DELETE | Method::TRACE
+        )
+        && !parts.headers.contains_key(CONTENT_LENGTH)
+}
+
+/// The body after its first frame; `None` when it turned out to be empty.
+async fn after_first_frame(exchange: &Exchange, mut body: Incoming) -> Option<Rc<RequestBody>> {
+    let mut first = None;
+    // One that waits for our answer first is served after this time.
+    match tokio::time::timeout(FIRST_FRAME, body.frame()).await {
+        Ok(Some(Ok(frame))) => {
+            let empty = frame.data_ref().is_some_and(bytes::Bytes::is_empty);
+            if empty && body.is_end_stream() {
+                return None;
+            }
+            first = Some(frame);
+        }
+        // How it ended is said again to the one who reads it.
+        Ok(Some(Err(_)) | None) => {
+            if body.is_end_stream() {
+                return None;
+            }
+        }
+        Err(_) => {}
+    }
+    Some(RequestBody::new(RequestBodyParts {
+        incoming: body,
+        first,
+        multiplexed: true,
+        clock: exchange.worker.clock,
+        keep_limit: exchange.route.settings.service.retry.max_body,
+        max_bytes: exchange.snapshot.config.limits.max_body_bytes,
     }))
 }
 
@@ -431,7 +499,9 @@ fn deliver(
 }
 
 fn finish_head(mut response: Response<ProxyBody>, asked: &Asked) -> Response<ProxyBody> {
-    *response.version_mut() = asked.version;
+    // hyper speaks HTTP/1.0 to an app that does; an answer of that version would also end the
+    // connection of one that asked to keep it.
+    *response.version_mut() = asked.version.max(Version::HTTP_11);
     let headers = response.headers_mut();
     match asked.via {
         Via::Response | Via::Both => {

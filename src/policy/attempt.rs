@@ -477,7 +477,7 @@ fn send_failed(
         return app_fault(attempt, fault);
     }
     let address = guard.instance.address.clone();
-    let refused = h2_reason(error) == Some(h2::Reason::REFUSED_STREAM);
+    let refused = h2_error(error).is_some_and(not_processed);
     let idempotent = attempt.body.is_none_or(|b| b.can_replay());
     if refused || unsent || (reused && idempotent && is_closed_early(error)) {
         // Whether the method allows the repeat of a written request is the caller's to say.
@@ -570,8 +570,10 @@ fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
     std::error::Error::source(error)?.downcast_ref::<h2::Error>()
 }
 
-fn h2_reason(error: &hyper::Error) -> Option<h2::Reason> {
-    h2_error(error)?.reason()
+/// The instance says that it did not look at the stream: it refused it, or sent a GOAWAY whose last
+/// stream is below it (RFC 9113, 8.7). h2 fails only those streams with a GOAWAY of the peer.
+fn not_processed(error: &h2::Error) -> bool {
+    error.reason() == Some(h2::Reason::REFUSED_STREAM) || (error.is_go_away() && error.is_remote())
 }
 
 fn h2_goaway(error: &hyper::Error) -> bool {

@@ -24,6 +24,17 @@ pub enum BodyFault {
     TooLarge,
 }
 
+/// hyper's decoder calls broken framing invalid input or data; every other error is the end of the
+/// connection or of the stream.
+fn fault_of(error: &hyper::Error) -> BodyFault {
+    use std::io::ErrorKind::{InvalidData, InvalidInput};
+    let io = std::error::Error::source(error).and_then(|s| s.downcast_ref::<std::io::Error>());
+    match io {
+        Some(io) if matches!(io.kind(), InvalidData | InvalidInput) => BodyFault::Malformed,
+        Some(_) | None => BodyFault::Gone,
+    }
+}
+
 /// What hyper is told when an attempt's body ends early; never shown to anybody.
 #[derive(Debug, thiserror::Error)]
 #[error("the request body ended early")]
@@ -34,6 +45,8 @@ pub struct BodyAborted;
 pub struct RequestBody {
     clock: Clock,
     incoming: RefCell<Option<Incoming>>,
+    first: RefCell<Option<Frame<Bytes>>>,
+    multiplexed: bool,
     kept: RefCell<Vec<Kept>>,
     keep_limit: usize,
     kept_bytes: Cell<usize>,
@@ -48,6 +61,23 @@ pub struct RequestBody {
     waiting_since: Cell<Option<Timestamp>>,
     offered_at: Cell<Timestamp>,
     owner: RefCell<Option<Waker>>,
+}
+
+/// What a request body is made of.
+#[derive(Debug)]
+pub struct RequestBodyParts {
+    /// hyper's body.
+    pub incoming: Incoming,
+    /// A frame that was read already.
+    pub first: Option<Frame<Bytes>>,
+    /// It comes over HTTP/2.
+    pub multiplexed: bool,
+    /// The process's clock.
+    pub clock: Clock,
+    /// Bytes kept for a replay; 0 = none.
+    pub keep_limit: usize,
+    /// Bytes that may come; 0 = no limit.
+    pub max_bytes: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -66,18 +96,19 @@ pub enum Stall {
 }
 
 impl RequestBody {
-    /// Wraps the app's body. `keep_limit`: bytes kept for a replay (0 = none); `max_bytes`: 0 = no
-    /// limit.
-    pub fn new(incoming: Incoming, clock: Clock, keep_limit: usize, max_bytes: u64) -> Rc<Self> {
-        let empty = incoming.is_end_stream();
-        let now = clock.now();
+    /// Wraps the app's body.
+    pub fn new(parts: RequestBodyParts) -> Rc<Self> {
+        let empty = parts.first.is_none() && parts.incoming.is_end_stream();
+        let now = parts.clock.now();
         Rc::new(Self {
-            clock,
-            incoming: RefCell::new((!empty).then_some(incoming)),
+            clock: parts.clock,
+            incoming: RefCell::new((!empty).then_some(parts.incoming)),
+            first: RefCell::new(parts.first),
+            multiplexed: parts.multiplexed,
             kept: RefCell::default(),
-            keep_limit,
+            keep_limit: parts.keep_limit,
             kept_bytes: Cell::new(0),
-            max_bytes,
+            max_bytes: parts.max_bytes,
             read_bytes: Cell::new(0),
             overflowed: Cell::new(false),
             finished: Cell::new(empty),
@@ -216,7 +247,10 @@ impl RequestBody {
                 None => Poll::Ready(None),
             };
         };
-        let polled = Pin::new(&mut *incoming).poll_frame(cx);
+        let polled = match self.first.take() {
+            Some(frame) => Poll::Ready(Some(Ok(frame))),
+            None => Pin::new(&mut *incoming).poll_frame(cx),
+        };
         let at_end = incoming.is_end_stream();
         drop(slot);
         match polled {
@@ -228,17 +262,17 @@ impl RequestBody {
             }
             Poll::Ready(None) => {
                 self.waiting_since.set(None);
+                if self.multiplexed && !at_end {
+                    // hyper ends a body whose stream was reset with NO_ERROR as if it were whole.
+                    self.fail(BodyFault::Gone);
+                    return Poll::Ready(Some(Err(BodyAborted)));
+                }
                 self.finish();
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Err(error))) => {
                 self.waiting_since.set(None);
-                let gone = error.is_incomplete_message() || error.is_closed();
-                self.fail(if gone {
-                    BodyFault::Gone
-                } else {
-                    BodyFault::Malformed
-                });
+                self.fail(fault_of(&error));
                 Poll::Ready(Some(Err(BodyAborted)))
             }
             Poll::Ready(Some(Ok(frame))) => {

@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::pool::{Lent, Stream};
-use super::request_body::RequestBody;
+use super::request_body::{BodyFault, RequestBody};
 use crate::clock::Timestamp;
 use crate::error::Reason;
 use crate::listener::request::RequestGuard;
@@ -58,6 +58,7 @@ pub struct UpstreamBody {
     kind: Option<ErrorKind>,
     grpc: bool,
     sized: bool,
+    multiplexed: bool,
     idle: Option<Duration>,
     timer: Timer,
     waiting_since: Option<Timestamp>,
@@ -97,6 +98,7 @@ impl UpstreamBody {
         parts
             .attempt
             .on_cancel(Cancelled::Class(parts.class, parts.kind));
+        let multiplexed = matches!(parts.carrier, Carrier::Http2(_));
         let mut body = Self {
             inner: parts.inner,
             carrier: Some(parts.carrier),
@@ -107,6 +109,7 @@ impl UpstreamBody {
             kind: parts.kind,
             grpc: parts.grpc,
             sized,
+            multiplexed,
             idle: parts.idle,
             timer: parts.timer,
             waiting_since: None,
@@ -142,22 +145,19 @@ impl UpstreamBody {
 
     /// The instance broke off.
     fn broken(&mut self, kind: ErrorKind, reason: Reason) {
-        let faulty_app = self
-            .request_body
-            .as_ref()
-            .is_some_and(|b| b.fault().is_some());
+        let fault = self.request_body.as_ref().and_then(|b| b.fault());
         if let Some(attempt) = self.attempt.take() {
-            if faulty_app {
-                attempt.finish(OutcomeClass::Ignored, None);
-            } else {
-                attempt.finish(OutcomeClass::NetworkError, Some(kind));
+            match fault {
+                Some(_) => attempt.finish(OutcomeClass::Ignored, None),
+                None => attempt.finish(OutcomeClass::NetworkError, Some(kind)),
             }
         }
         self.carrier = None;
-        self.request.broken(if faulty_app {
-            Reason::ClientClosed
-        } else {
-            reason
+        self.request.broken(match fault {
+            Some(BodyFault::Malformed) => Reason::BadRequest,
+            Some(BodyFault::Gone) => Reason::ClientClosed,
+            Some(BodyFault::TooLarge) => Reason::BodyTooLarge,
+            None => reason,
         });
     }
 
@@ -209,6 +209,11 @@ impl UpstreamBody {
                 if self.grpc && !self.request.has_grpc_code() {
                     // hyper ends a body cleanly when the stream is reset without an error.
                     return Poll::Ready(Some(Ok(self.missing_status())));
+                }
+                if self.multiplexed && !self.inner.is_end_stream() {
+                    // The same for any other response: it is not whole.
+                    self.broken(ErrorKind::Truncated, Reason::UpstreamReset);
+                    return Poll::Ready(Some(Err(Aborted)));
                 }
                 self.complete(None);
                 Poll::Ready(None)

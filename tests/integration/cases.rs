@@ -7,6 +7,11 @@ mod d_headers;
 mod e_interim;
 mod f_bodiless;
 mod g_truncated;
+mod h_grpc;
+mod i_upgrade;
+mod j_streaming;
+mod k_reuse;
+mod m_timeouts;
 
 use crate::harness::{Client, Config, Proxy, Stub};
 

@@ -17,6 +17,7 @@ pub(crate) struct Config {
     top: String,
     services: String,
     nofile: Option<u64>,
+    workers: Option<u8>,
 }
 
 impl Config {
@@ -50,6 +51,12 @@ impl Config {
         self
     }
 
+    /// Several data plane threads; one by default, since each has a pool of its own.
+    pub(crate) const fn workers(mut self, workers: u8) -> Self {
+        self.workers = Some(workers);
+        self
+    }
+
     /// The most files the process may open.
     pub(crate) const fn open_files(mut self, most: u64) -> Self {
         self.nofile = Some(most);
@@ -59,9 +66,10 @@ impl Config {
     pub(crate) fn text(&self) -> String {
         let Self { top, services, .. } = self;
         format!(
-            "version: 1\nlisten: 127.0.0.1:0\nworkers: 2\nadmin: {{listen: \"127.0.0.1:0\"}}\n\
+            "version: 1\nlisten: 127.0.0.1:0\nworkers: {}\nadmin: {{listen: \"127.0.0.1:0\"}}\n\
              telemetry:\n  listen: \"127.0.0.1:0\"\n  access_log: {{mode: all, log_paths: true}}\n\
-             {top}services:\n{services}"
+             {top}services:\n{services}",
+            self.workers.unwrap_or(1)
         )
     }
 

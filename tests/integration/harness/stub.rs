@@ -156,6 +156,14 @@ impl Peer {
         self.wire.closed_within(Duration::from_secs(15))
     }
 
+    /// The socket, for another protocol.
+    pub(crate) fn take_wire(&mut self) -> Wire {
+        let stream = self.wire.stream.try_clone().unwrap();
+        let mut wire = Wire::new(stream);
+        wire.buffer = std::mem::take(&mut self.wire.buffer);
+        wire
+    }
+
     /// Closes with a reset instead of an end.
     pub(crate) fn reset(&self) {
         let socket = SockRef::from(&self.wire.stream);
