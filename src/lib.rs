@@ -2,6 +2,7 @@
 //! over them, ejects the outliers and says why. `docs/architecture.md` tells how the parts fit.
 
 pub mod access_log;
+pub mod admin;
 pub mod balancer;
 pub mod cli;
 pub mod clock;
@@ -20,6 +21,9 @@ pub mod registry;
 pub mod router;
 pub mod sink;
 pub mod status;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod timer;
 pub mod upstream;
+pub mod version;
 pub mod worker;

@@ -219,6 +219,13 @@ pub struct InstanceStatus {
     pub attempts: BTreeMap<String, u64>,
 }
 
+impl InstanceStatus {
+    /// Whether ejection keeps it out, also where another state is shown for it.
+    pub fn is_out(&self) -> bool {
+        self.ejected_for_s.is_some() || matches!(&*self.state, "ejected" | "probing")
+    }
+}
+
 /// Counters that the driver keeps: decisions about one upstream since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Decisions {
