@@ -69,7 +69,7 @@ impl Admin {
         let first = |bound: &Bound| bound.tcp.first().map(|b| b.address);
         let (shutdown, stop) = watch::channel(false);
         Self {
-            at: first(&admin).unwrap_or(([127, 0, 0, 1], 1).into()),
+            at: first(&admin).unwrap_or_else(|| ([127, 0, 0, 1], 1).into()),
             telemetry: first(&telemetry).unwrap(),
             unix: admin.unix.first().map(|(path, _)| path.clone()),
             control,

@@ -56,7 +56,9 @@ fn show(
     err: &mut dyn Write,
 ) -> Result<u8, Failure> {
     let client = AdminClient::find(&args.connect, env)?;
-    let newest = args.newest.or(args.follow.then_some(BEFORE_FOLLOWING));
+    let newest = args
+        .newest
+        .or_else(|| args.follow.then_some(BEFORE_FOLLOWING));
     let mut after = newest.is_none().then(|| "0".to_owned());
     if newest == Some(0) {
         after = Some(page(&client, args, None, Some(1))?.next);

@@ -35,12 +35,12 @@ fn show(args: &StatusArgs, env: &dyn Environment, out: &mut dyn Write) -> Result
     let answer = client.get("/api/v1/status")?;
     match args.show.output {
         Format::Json => json(out, &answer)?,
-        Format::Table => print(client.read(&answer)?, out, args.show.colour(env))?,
+        Format::Table => print(&client.read(&answer)?, out, args.show.colour(env))?,
     }
     Ok(0)
 }
 
-fn print(status: ProcessStatus, out: &mut dyn Write, colour: bool) -> io::Result<()> {
+fn print(status: &ProcessStatus, out: &mut dyn Write, colour: bool) -> io::Result<()> {
     let (tone, ready) = match status.ready {
         true => (Tone::Good, "ready"),
         false => (Tone::Bad, "not ready"),
