@@ -20,12 +20,13 @@ use crate::access_log::AccessLog;
 use crate::admin;
 use crate::clock::Clock;
 use crate::config::types::{Config, Listen, RegistryKind, Sink};
-use crate::control::ControlHandle;
+use crate::control::{ControlHandle, Facts};
 use crate::control::plane::{ConfigInputs, Plane, PlaneStart};
 use crate::journal::Journal;
 use crate::listener::accept::{self, Handed, Handovers};
 use crate::listener::bind::{self, BindError, Bound};
 use crate::metrics::cells::WorkerCells;
+use crate::metrics::collect::ReloadCounters;
 use crate::registry::EmbeddedRegistry;
 use crate::router::RouteTable;
 use crate::sink::Lines;
@@ -220,7 +221,11 @@ impl App {
             }
             embedded.insert(name, registry);
         }
+        let reload_counters = Arc::new(ReloadCounters::new());
+        let (config_changes, config_seen) = watch::channel(Arc::clone(&self.config));
         let plane = Plane::new(PlaneStart {
+            reload_counters: Arc::clone(&reload_counters),
+            config_changes,
             config: Arc::clone(&self.config),
             inputs: self.inputs,
             main_file: self.files.main,
@@ -242,16 +247,12 @@ impl App {
         let (workers_gone, mut all_gone) = mpsc::channel::<()>(1);
         start_workers(self.data, &shared, &mut seeds, &workers_gone)?;
         drop(workers_gone);
-        let admin = admin::spawn(admin::Start {
-            admin: self.admin,
-            telemetry: self.telemetry,
-            config: Arc::clone(&self.config),
-            control: self.control,
-            journal: self.journal.clone(),
-            workers: cells,
-            lines: self.lines.clone(),
-            shutdown: ended.clone(),
-        })?;
+        let settings = follow_settings(config_seen);
+        let facts = Arc::new(Facts { version: env!("CARGO_PKG_VERSION"), workers: cells });
+        let deps =
+            admin::Deps::new(self.control, self.journal.clone(), facts, reload_counters, settings);
+        let admin = admin::spawn(self.admin, self.telemetry, deps, ended.clone())
+            .context("cannot start the admin thread")?;
 
         let asked = *stop
             .wait_for(|s| *s != Stop::No)
@@ -284,6 +285,8 @@ impl App {
             while registry_tasks.join_next().await.is_some() {}
         })
         .await;
+        // It ends by itself, within its own bound.
+        drop(admin);
         let msg = if forced {
             "stopped by a second signal"
         } else {
@@ -292,7 +295,6 @@ impl App {
         self.journal
             .emit("stopped", vec![("forced", json!(forced))], msg.to_owned());
         self.lines.flush();
-        drop(admin);
         Ok(if forced {
             Ended::Forced
         } else {
@@ -315,6 +317,18 @@ impl App {
             tracing::warn!(%warning, "one address family of localhost is not served");
         }
     }
+}
+
+/// What admin and telemetry need of the configuration, kept current.
+fn follow_settings(mut config: watch::Receiver<Arc<Config>>) -> watch::Receiver<admin::Settings> {
+    let first = admin::Settings::from(&**config.borrow_and_update());
+    let (settings, seen) = watch::channel(first);
+    tokio::spawn(async move {
+        while config.changed().await.is_ok() {
+            settings.send_replace(admin::Settings::from(&**config.borrow_and_update()));
+        }
+    });
+    seen
 }
 
 /// Propagation delay while serving, then the drain, up to its grace.

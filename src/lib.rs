@@ -24,8 +24,10 @@ pub mod router;
 pub mod signal;
 pub mod sink;
 pub mod status;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
 pub mod timer;
 pub mod upstream;
+pub mod version;
 pub mod worker;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

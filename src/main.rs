@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use outrigger::cli::{check, run};
+use outrigger::cli::{LiveCommand, check, run};
 use outrigger::config::environment::ProcessEnvironment;
 
 #[derive(Debug, Parser)]
@@ -23,6 +23,8 @@ enum Command {
     Run(run::RunArgs),
     Registry(run::RegistryArgs),
     Check(check::CheckArgs),
+    #[command(flatten)]
+    Live(LiveCommand),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args, &env, &mut err),
         Command::Registry(args) => run::registry(args, &env, &mut out, &mut err),
         Command::Check(args) => check::run(args, &env, &mut out, &mut err),
+        Command::Live(live) => live.run(&env, &mut out, &mut err),
     };
     ExitCode::from(code)
 }

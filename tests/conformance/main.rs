@@ -2,3 +2,4 @@
 
 mod config_golden;
 mod ejection;
+mod metrics_doc;
