@@ -1,4 +1,6 @@
 //! Conformance tests.
 
 mod config_golden;
+mod docs_yaml;
 mod ejection;
+mod layering;
