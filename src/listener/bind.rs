@@ -130,18 +130,27 @@ fn tcp(address: SocketAddr, sockets: usize, key: &'static str) -> Result<BoundAd
             source,
         }
     };
-    // Alone first, so that a taken port is noticed; SO_REUSEADDR only passes over TIME_WAIT.
-    let probe = socket(address, false).map_err(fail)?;
-    probe.bind(&address.into()).map_err(fail)?;
-    probe.listen(1).map_err(fail)?;
-    let real = probe
+    // Alone first, so that a taken port is noticed; SO_REUSEADDR only passes over TIME_WAIT. A port
+    // that the kernel is to choose is free: it is kept at once, since between two binds an outgoing
+    // connection could take it.
+    let chosen = address.port() == 0;
+    let first = socket(address, chosen && sockets > 1).map_err(fail)?;
+    first.bind(&address.into()).map_err(fail)?;
+    first
+        .listen(if chosen { BACKLOG } else { 1 })
+        .map_err(fail)?;
+    let real = first
         .local_addr()
         .map_err(fail)?
         .as_socket()
         .unwrap_or(address);
-    drop(probe);
     let mut listeners = Vec::with_capacity(sockets);
-    for _ in 0..sockets.max(1) {
+    if chosen {
+        listeners.push(first.into());
+    } else {
+        drop(first);
+    }
+    while listeners.len() < sockets.max(1) {
         let socket = socket(real, sockets > 1).map_err(fail)?;
         socket.bind(&real.into()).map_err(fail)?;
         socket.listen(BACKLOG).map_err(fail)?;

@@ -26,11 +26,11 @@ use crate::policy::stack::{self, Delivery, Exchange, Outcome};
 use crate::router::{self, Authority, Found, Missed, Route, Rule};
 use crate::timer::Timer;
 use crate::upstream::headers::{
-    self, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PREFIX, FORWARDED_PROTO, GRPC_TIMEOUT, HOP,
-    REQUEST_ID, Seen, VIA_ENTRY,
+    self, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PREFIX, FORWARDED_PROTO, Framing, GRPC_TIMEOUT,
+    HOP, REQUEST_ID, Seen, VIA_ENTRY,
 };
 use crate::upstream::request_body::RequestBody;
-use crate::upstream::response_body::{ProxyBody, UpstreamBody, UpstreamBodyParts};
+use crate::upstream::response_body::{Carrier, ProxyBody, UpstreamBody, UpstreamBodyParts};
 use crate::upstream::tunnel;
 use crate::worker::{DrainPhase, Lookup, LookupAnswer, Snapshot, Worker};
 
@@ -216,7 +216,7 @@ fn answer(
 ) -> Response<ProxyBody> {
     let Delivery {
         mut response,
-        carrier,
+        mut carrier,
         attempt,
         class,
         kind,
@@ -227,7 +227,12 @@ fn answer(
     } = delivery;
     let status = response.status();
     let switched = status == StatusCode::SWITCHING_PROTOCOLS;
-    headers::clean_response(response.headers_mut(), asked.trailers, switched);
+    let framing = headers::clean_response(response.headers_mut(), asked.trailers, switched);
+    if framing == Framing::Doubtful
+        && let Carrier::Http1(lent) = &mut carrier
+    {
+        lent.spend();
+    }
     if switched && let Some(app) = on_upgrade {
         let instance = hyper::upgrade::on(&mut response);
         attempt.finish(OutcomeClass::Success, None);

@@ -152,9 +152,13 @@ pub fn clean_request(headers: &mut HeaderMap, seen: Seen, upgrade: bool) -> bool
 }
 
 /// Removes what is meant for this hop from a response. `keep_trailer`: the app takes trailers, so
-/// their announcement stays. `switched`: a 101, whose `upgrade` stays.
-pub fn clean_response(headers: &mut HeaderMap, keep_trailer: bool, switched: bool) {
+/// their announcement stays. `switched`: a 101, whose `upgrade` stays. Returns whether the framing
+/// can be trusted.
+pub fn clean_response(headers: &mut HeaderMap, keep_trailer: bool, switched: bool) -> Framing {
     let seen = Seen::scan(headers);
+    // With both, the coding holds and the length is gone (RFC 9112, 6.3); somebody between us and
+    // the instance may have read it the other way.
+    let doubtful = seen.has(Seen::TRANSFER_ENCODING) && headers.remove(CONTENT_LENGTH).is_some();
     let announced = if keep_trailer && seen.has(Seen::TRAILER) {
         headers.get(TRAILER).cloned()
     } else {
@@ -173,6 +177,20 @@ pub fn clean_response(headers: &mut HeaderMap, keep_trailer: bool, switched: boo
         headers.insert(UPGRADE, protocol);
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     }
+    if doubtful {
+        Framing::Doubtful
+    } else {
+        Framing::Sound
+    }
+}
+
+/// Whether the end of a response is where its head says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// Yes.
+    Sound,
+    /// It is told in two ways: what follows on the connection cannot be trusted.
+    Doubtful,
 }
 
 fn clean(headers: &mut HeaderMap, seen: Seen) {

@@ -167,6 +167,7 @@ pub struct Lent {
     pub reused: bool,
     born: Timestamp,
     max_idle: u32,
+    spent: bool,
     pool: Rc<InstancePool>,
 }
 
@@ -205,11 +206,16 @@ impl Stream {
 }
 
 impl Lent {
+    /// This response is its last, whatever its head says.
+    pub fn spend(&mut self) {
+        self.spent = true;
+    }
+
     /// Gives the connection back after a complete response.
     pub fn release(self) {
         let pool = Rc::clone(&self.pool);
         let serving = pool.instance.standing() == Standing::Serving;
-        if !serving || self.sender.is_closed() {
+        if !serving || self.spent || self.sender.is_closed() {
             return;
         }
         let mut idle = pool.idle.borrow_mut();
@@ -246,6 +252,7 @@ impl InstancePool {
                     reused: true,
                     born: entry.born,
                     max_idle: settings.max_idle_per_instance,
+                    spent: false,
                     pool: Rc::clone(self),
                 });
             }
@@ -282,6 +289,7 @@ impl InstancePool {
             reused: false,
             born: self.clock.now(),
             max_idle: settings.max_idle_per_instance,
+            spent: false,
             pool: Rc::clone(self),
         })
     }

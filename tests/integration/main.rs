@@ -1,6 +1,10 @@
 //! Integration tests.
 
 #[cfg(test)]
+mod cases;
+#[cfg(test)]
 mod discovery;
+#[cfg(test)]
+mod harness;
 #[cfg(test)]
 mod registry;

@@ -1,0 +1,33 @@
+//! The proxy cases, one test each, with their number in the name: the built binary on loopback,
+//! raw sockets or frames on both sides.
+
+mod a_framing;
+mod c_authority;
+mod d_headers;
+mod e_interim;
+mod f_bodiless;
+mod g_truncated;
+
+use crate::harness::{Client, Config, Proxy, Stub};
+
+const CHUNKED: &str = "Transfer-Encoding: chunked";
+
+/// An instance that answers 200 `ok`, and the proxy before it.
+fn with_ok() -> (Stub, Proxy) {
+    let stub = Stub::ok();
+    let proxy = Config::svc(&[stub.address]).start();
+    (stub, proxy)
+}
+
+/// Sends `request` on a connection of its own: answered with `status`, closed, nothing upstream.
+#[track_caller]
+fn refused(proxy: &Proxy, stub: &Stub, request: impl AsRef<[u8]>, status: u16) {
+    let before = stub.requests().len();
+    let what = crate::harness::latin1(request.as_ref());
+    let mut client = Client::connect(proxy.address);
+    client.send(request);
+    let answer = client.response();
+    assert_eq!(answer.status(), status, "{what:?}: {answer:?}");
+    assert!(client.closed(), "{what:?}: stays open");
+    assert_eq!(stub.requests().len(), before, "{what:?} went upstream");
+}

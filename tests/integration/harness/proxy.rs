@@ -1,0 +1,268 @@
+//! The built proxy as a process with a configuration of its own.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+use super::{LONG, Stopwatch, eventually, pause_ms};
+
+/// A main file in the making.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Config {
+    top: String,
+    services: String,
+    nofile: Option<u64>,
+}
+
+impl Config {
+    /// One service called `svc` with these instances.
+    pub(crate) fn svc(instances: &[SocketAddr]) -> Self {
+        Self::default().service("svc", instances, "")
+    }
+
+    /// One service `svc`; `keys` are further keys as YAML flow, e.g. `retry: {max_attempts: 1}`.
+    pub(crate) fn svc_with(instances: &[SocketAddr], keys: &str) -> Self {
+        Self::default().service("svc", instances, keys)
+    }
+
+    pub(crate) fn service(mut self, name: &str, instances: &[SocketAddr], keys: &str) -> Self {
+        let list: Vec<String> = instances.iter().map(|a| format!("\"{a}\"")).collect();
+        writeln!(
+            self.services,
+            "  {name}:\n    endpoints: [{}]",
+            list.join(", ")
+        )
+        .unwrap();
+        for key in keys.lines().map(str::trim).filter(|k| !k.is_empty()) {
+            writeln!(self.services, "    {key}").unwrap();
+        }
+        self
+    }
+
+    /// A top-level line, e.g. `limits: {header_timeout: 1s}`.
+    pub(crate) fn top(mut self, line: &str) -> Self {
+        writeln!(self.top, "{line}").unwrap();
+        self
+    }
+
+    /// The most files the process may open.
+    pub(crate) const fn open_files(mut self, most: u64) -> Self {
+        self.nofile = Some(most);
+        self
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let Self { top, services, .. } = self;
+        format!(
+            "version: 1\nlisten: 127.0.0.1:0\nworkers: 2\nadmin: {{listen: \"127.0.0.1:0\"}}\n\
+             telemetry:\n  listen: \"127.0.0.1:0\"\n  access_log: {{mode: all, log_paths: true}}\n\
+             {top}services:\n{services}"
+        )
+    }
+
+    pub(crate) fn start(self) -> Proxy {
+        Proxy::start(&self)
+    }
+}
+
+/// A running proxy; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    child: Child,
+    folder: tempfile::TempDir,
+    lines: Arc<Mutex<Vec<Value>>>,
+    errors: Arc<Mutex<String>>,
+}
+
+impl Proxy {
+    fn start(config: &Config) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("outrigger.yaml");
+        std::fs::write(&path, config.text()).unwrap();
+        let binary = env!("CARGO_BIN_EXE_outrigger");
+        let mut command = match config.nofile {
+            None => Command::new(binary),
+            Some(most) => {
+                let mut shell = Command::new("sh");
+                let script = format!("ulimit -n {most}; exec \"$0\" \"$@\"");
+                shell.arg("-c").arg(script).arg(binary);
+                shell
+            }
+        };
+        let mut child = command
+            .args(["run", "-c"])
+            .arg(&path)
+            .current_dir(folder.path())
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let errors = Arc::new(Mutex::new(String::new()));
+        let stdout = child.stdout.take().unwrap();
+        let kept = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).split(b'\n') {
+                let Ok(line) = line else { return };
+                // Every line is JSON and UTF-8, whatever a peer sent.
+                let value = serde_json::from_slice(&line)
+                    .unwrap_or_else(|e| Value::String(format!("BROKEN LINE: {e}: {line:?}")));
+                kept.lock().unwrap().push(value);
+            }
+        });
+        let stderr = child.stderr.take().unwrap();
+        let kept = Arc::clone(&errors);
+        std::thread::spawn(move || {
+            let mut reader = BufReader::new(stderr);
+            let mut chunk = [0_u8; 4096];
+            while let Ok(n @ 1..) = reader.read(&mut chunk) {
+                kept.lock()
+                    .unwrap()
+                    .push_str(&String::from_utf8_lossy(&chunk[..n]));
+            }
+        });
+        let mut proxy = Self {
+            address: SocketAddr::from(([0, 0, 0, 0], 0)),
+            child,
+            folder,
+            lines,
+            errors,
+        };
+        proxy.address = proxy.listener("data");
+        proxy
+    }
+
+    /// The address of a listener.
+    pub(crate) fn listener(&self, name: &str) -> SocketAddr {
+        let event = self.wait_for_line(|l| l["event"] == "listening" && l["listener"] == name);
+        event["address"].as_str().unwrap().parse().unwrap()
+    }
+
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    /// The first line on standard output that `wanted` is true for.
+    #[track_caller]
+    pub(crate) fn wait_for_line(&self, wanted: impl Fn(&Value) -> bool) -> Value {
+        let watch = Stopwatch::start();
+        loop {
+            if let Some(line) = self.lines().into_iter().find(&wanted) {
+                return line;
+            }
+            assert!(
+                watch.elapsed() < LONG,
+                "no such line; stdout: {:#?}\nstderr: {}",
+                self.lines(),
+                self.errors()
+            );
+            pause_ms(5);
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_for_event(&self, event: &str) -> Value {
+        self.wait_for_line(|l| l["event"] == event)
+    }
+
+    /// Access-log lines so far.
+    pub(crate) fn access(&self) -> Vec<Value> {
+        let lines = self.lines();
+        lines.into_iter().filter(|l| l["log"] == "access").collect()
+    }
+
+    /// The access-log line number `n` from 0.
+    #[track_caller]
+    pub(crate) fn access_line(&self, n: usize) -> Value {
+        eventually("an access-log line", || self.access().len() > n);
+        self.access().remove(n)
+    }
+
+    /// Waits for a line with this reason.
+    #[track_caller]
+    pub(crate) fn logged(&self, reason: &str) -> Value {
+        self.wait_for_line(|l| l["outrigger.reason"] == reason)
+    }
+
+    pub(crate) fn errors(&self) -> String {
+        self.errors.lock().unwrap().clone()
+    }
+
+    pub(crate) fn config_path(&self) -> PathBuf {
+        self.folder.path().join("outrigger.yaml")
+    }
+
+    /// Writes a new main file and asks for a reload.
+    pub(crate) fn reload(&self, text: &str) {
+        let fresh = self.folder.path().join("fresh");
+        std::fs::write(&fresh, text).unwrap();
+        std::fs::rename(&fresh, self.config_path()).unwrap();
+        self.signal("HUP");
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        use rustix::process::{Pid, Signal, kill_process};
+        let signal = match name {
+            "HUP" => Signal::HUP,
+            "TERM" => Signal::TERM,
+            other => panic!("signal {other}"),
+        };
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the end of the process.
+    #[track_caller]
+    pub(crate) fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the end of the process", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Resident memory in KiB.
+    pub(crate) fn rss_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Open files.
+    pub(crate) fn open_files(&self) -> usize {
+        let folder = format!("/proc/{}/fd", self.child.id());
+        std::fs::read_dir(folder).unwrap().count()
+    }
+
+    /// User and system time so far, in clock ticks (1/100 s).
+    pub(crate) fn cpu_ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let rest = stat.rsplit(')').next().unwrap();
+        let mut fields = rest.split_whitespace().skip(11);
+        let mut next = || fields.next().unwrap().parse::<u64>().unwrap();
+        next() + next()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _ended = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("stdout: {:#?}\nstderr: {}", self.lines(), self.errors());
+        }
+    }
+}
