@@ -1,6 +1,7 @@
 //! Conformance tests.
 
 mod config_golden;
+mod docs_words;
 mod docs_yaml;
 mod ejection;
 mod layering;
