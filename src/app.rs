@@ -20,8 +20,8 @@ use crate::access_log::AccessLog;
 use crate::admin;
 use crate::clock::Clock;
 use crate::config::types::{Config, Listen, RegistryKind, Sink};
-use crate::control::{ControlHandle, Facts};
 use crate::control::plane::{ConfigInputs, Plane, PlaneStart};
+use crate::control::{ControlHandle, Facts};
 use crate::journal::Journal;
 use crate::listener::accept::{self, Handed, Handovers};
 use crate::listener::bind::{self, BindError, Bound};
@@ -70,10 +70,18 @@ pub struct App {
     data: Vec<Listener>,
     admin: Bound,
     telemetry: Bound,
-    registries: Vec<(Arc<str>, EmbeddedRegistry, Option<Bound>)>,
+    registries: Vec<BoundRegistry>,
     listeners: BTreeMap<String, Vec<String>>,
     questions: mpsc::Receiver<crate::control::Question>,
     control: ControlHandle,
+}
+
+/// An embedded registry and its listener, if it has one.
+#[derive(Debug)]
+struct BoundRegistry {
+    name: Arc<str>,
+    registry: EmbeddedRegistry,
+    bound: Option<Bound>,
 }
 
 /// Which files the configuration came from.
@@ -99,7 +107,10 @@ impl App {
     /// The first address that cannot be had; nothing stays bound.
     pub fn bind(config: Config, inputs: ConfigInputs, files: Files) -> anyhow::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let workers = config.workers.map_or(cores.min(2), usize::from).max(1);
+        let workers = config
+            .workers
+            .map_or_else(|| cores.min(2), usize::from)
+            .max(1);
         // The runtime's clock needs none of its timers: a copy of the origin serves all threads.
         let clock = Clock::new();
         let lines = Lines::start().context("cannot start the log thread")?;
@@ -205,7 +216,12 @@ impl App {
         });
         let mut embedded = BTreeMap::new();
         let mut registry_tasks = tokio::task::JoinSet::new();
-        for (name, registry, bound) in self.registries {
+        for BoundRegistry {
+            name,
+            registry,
+            bound,
+        } in self.registries
+        {
             registry_tasks.spawn(registry.clone().maintain(ended.clone()));
             for (_, listener) in bound.iter().flat_map(|b| &b.unix) {
                 let listener = tokio::net::UnixListener::from_std(listener.try_clone()?)?;
@@ -248,9 +264,17 @@ impl App {
         start_workers(self.data, &shared, &mut seeds, &workers_gone)?;
         drop(workers_gone);
         let settings = follow_settings(config_seen);
-        let facts = Arc::new(Facts { version: env!("CARGO_PKG_VERSION"), workers: cells });
-        let deps =
-            admin::Deps::new(self.control, self.journal.clone(), facts, reload_counters, settings);
+        let facts = Arc::new(Facts {
+            version: env!("CARGO_PKG_VERSION"),
+            workers: cells,
+        });
+        let deps = admin::Deps::new(
+            self.control,
+            self.journal.clone(),
+            facts,
+            reload_counters,
+            settings,
+        );
         let admin = admin::spawn(self.admin, self.telemetry, deps, ended.clone())
             .context("cannot start the admin thread")?;
 
@@ -443,10 +467,7 @@ async fn log_end(task: impl Future<Output = std::io::Result<()>>) {
     }
 }
 
-fn bind_registries(
-    config: &Config,
-    clock: Clock,
-) -> Result<Vec<(Arc<str>, EmbeddedRegistry, Option<Bound>)>, BindError> {
+fn bind_registries(config: &Config, clock: Clock) -> Result<Vec<BoundRegistry>, BindError> {
     let mut all = Vec::new();
     for (name, registry) in &config.registries {
         if let RegistryKind::Embedded(settings) = &registry.kind {
@@ -454,11 +475,11 @@ fn bind_registries(
                 Some(listen) => Some(bind::bind(listen, 1, "registries.*.listen")?),
                 None => None,
             };
-            all.push((
-                Arc::clone(name),
-                EmbeddedRegistry::new(settings, clock),
+            all.push(BoundRegistry {
+                name: Arc::clone(name),
+                registry: EmbeddedRegistry::new(settings, clock),
                 bound,
-            ));
+            });
         }
     }
     Ok(all)
@@ -468,7 +489,7 @@ fn addresses(
     data: &[Listener],
     admin: &Bound,
     telemetry: &Bound,
-    registries: &[(Arc<str>, EmbeddedRegistry, Option<Bound>)],
+    registries: &[BoundRegistry],
 ) -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut add = |name: String, bound: &Bound| {
@@ -485,12 +506,12 @@ fn addresses(
         let name = listener
             .service
             .as_ref()
-            .map_or("data".to_owned(), |s| format!("service:{s}"));
+            .map_or_else(|| "data".to_owned(), |s| format!("service:{s}"));
         add(name, &listener.bound);
     }
     add("admin".to_owned(), admin);
     add("telemetry".to_owned(), telemetry);
-    for (name, _, bound) in registries {
+    for BoundRegistry { name, bound, .. } in registries {
         if let Some(bound) = bound {
             add(format!("registry:{name}"), bound);
         }

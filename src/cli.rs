@@ -15,8 +15,8 @@ pub mod status;
 pub mod upstreams;
 pub mod version;
 
-use std::io::Write;
 use crate::config::environment::Environment;
+use std::io::Write;
 
 /// Commands that look at a running process, and those that need none.
 #[derive(Clone, Debug, clap::Subcommand)]

@@ -140,7 +140,7 @@ fn serve_registry(settings: &Embedded, out: &mut dyn Write) -> anyhow::Result<u8
     let listen = settings
         .listen
         .clone()
-        .unwrap_or(Listen::Tcp(([127, 0, 0, 1], 15005).into()));
+        .unwrap_or_else(|| Listen::Tcp(([127, 0, 0, 1], 15005).into()));
     let bound = bind::bind(&listen, 1, "--listen")?;
     let (mut stop, _reloads) = signal::listen()?;
     let runtime = tokio::runtime::Builder::new_current_thread()

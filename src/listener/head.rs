@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use http::Request;
 
-    fn verdict(build: http::request::Builder) -> Result<Option<String>, Reason> {
+    fn verdict(build: request::Builder) -> Result<Option<String>, Reason> {
         let (parts, ()) = build.body(()).unwrap().into_parts();
         let seen = Seen::scan(&parts.headers);
         let limits = HeadLimits {
@@ -170,7 +170,7 @@ mod tests {
             .map_err(|refusal| refusal.reason)
     }
 
-    fn get(uri: &str) -> http::request::Builder {
+    fn get(uri: &str) -> request::Builder {
         Request::get(uri)
     }
 

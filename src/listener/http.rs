@@ -483,7 +483,7 @@ fn deliver(
     }
     let unsent = body.filter(|b| b.written_at().is_none());
     let (parts, incoming) = response.into_parts();
-    let body = UpstreamBody::new(UpstreamBodyParts {
+    let body = UpstreamBody::wrap(UpstreamBodyParts {
         inner: incoming,
         carrier,
         request_body: unsent,
@@ -706,13 +706,19 @@ fn request_id(worker: &Worker, headers: &HeaderMap, seen: Seen) -> Option<Header
     if seen.request_id() {
         return headers.get(REQUEST_ID).cloned();
     }
-    const HEX: &[u8; 16] = b"0123456789abcdef";
+    const fn hex(nibble: u8) -> u8 {
+        if nibble < 10 {
+            b'0' + nibble
+        } else {
+            b'a' + nibble - 10
+        }
+    }
     let mut text = [b'0'; 32];
     let random = worker.rng.borrow_mut().u128(..).to_le_bytes();
     for (pair, byte) in text.chunks_exact_mut(2).zip(random) {
         let [high, low] = pair else { continue };
-        *high = HEX[usize::from(byte >> 4)];
-        *low = HEX[usize::from(byte & 0xf)];
+        *high = hex(byte >> 4);
+        *low = hex(byte & 0xf);
     }
     let mut value = HeaderValue::from_bytes(&text).ok()?;
     // Different each time: the header tables of HTTP/2 must not keep it.

@@ -132,6 +132,10 @@ enum Checked {
 
 /// The driver.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, none excludes another"
+)]
 pub struct Driver {
     upstream: Arc<Upstream>,
     service: Arc<Service>,

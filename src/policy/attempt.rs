@@ -27,6 +27,10 @@ use crate::worker::Worker;
 
 /// Everything one attempt needs.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts about one attempt, each set once"
+)]
 pub struct Attempt<'a> {
     /// Ours.
     pub worker: &'a Rc<Worker>,

@@ -4,5 +4,5 @@ mod config_golden;
 mod docs_words;
 mod docs_yaml;
 mod ejection;
-mod metrics_doc;
 mod layering;
+mod metrics_doc;

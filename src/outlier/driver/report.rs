@@ -325,7 +325,7 @@ pub(super) fn thousandths(milli: u64) -> f64 {
 /// A duration for people: `30s`, `1.5s`, `250ms`.
 pub(super) fn seconds(duration: Duration) -> String {
     let ms = duration.as_millis();
-    if ms < 1000 && ms % 1000 != 0 {
+    if ms > 0 && ms < 1000 {
         return format!("{ms}ms");
     }
     if ms.is_multiple_of(1000) {
