@@ -1,4 +1,5 @@
 //! The commands of the binary, one file each.
 
 pub mod check;
+pub mod demo;
 pub mod run;

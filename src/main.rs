@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use outrigger::cli::{check, run};
+use outrigger::cli::{check, demo, run};
 use outrigger::config::environment::ProcessEnvironment;
 
 #[derive(Debug, Parser)]
@@ -23,6 +23,7 @@ enum Command {
     Run(run::RunArgs),
     Registry(run::RegistryArgs),
     Check(check::CheckArgs),
+    Demo(demo::DemoArgs),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args, &env, &mut err),
         Command::Registry(args) => run::registry(args, &env, &mut out, &mut err),
         Command::Check(args) => check::run(args, &env, &mut out, &mut err),
+        Command::Demo(args) => demo::run(args, &env, &mut out, &mut err),
     };
     ExitCode::from(code)
 }
