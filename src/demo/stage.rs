@@ -230,7 +230,8 @@ impl Stage {
             let address = sample.address.to_string();
             let mut all = status.instances.iter();
             let found = all.find(|instance| instance.instance == address);
-            format!("{} {}", sample.name, found.map_or("gone".into(), state))
+            let state = found.map_or_else(|| "gone".to_owned(), state);
+            format!("{} {state}", sample.name)
         });
         let instances: Vec<String> = instances.collect();
         format!(

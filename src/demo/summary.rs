@@ -39,8 +39,11 @@ pub struct Summary<'a> {
 impl Summary<'_> {
     /// What keeps the demo from having shown what it is to show.
     pub fn faults(&self) -> Vec<String> {
-        let missing = self.findings.missing().into_iter();
-        let mut faults: Vec<String> = missing.map(|what| format!("not seen: {what}")).collect();
+        let mut faults = Vec::new();
+        let missing = self.findings.missing();
+        if !missing.is_empty() {
+            faults.push(format!("not seen: {}", missing.join(", ")));
+        }
         for (name, seen) in [
             (self.names.0, self.seen.bad),
             (self.names.1, self.seen.silent),

@@ -1,6 +1,8 @@
 //! Integration tests.
 
 #[cfg(test)]
+mod demo;
+#[cfg(test)]
 mod discovery;
 #[cfg(test)]
 mod registry;
