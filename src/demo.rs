@@ -5,6 +5,7 @@
 //! `demo/traffic.rs`, `demo/summary.rs`.
 
 pub mod narrate;
+mod reading;
 mod sample;
 mod setup;
 mod stage;

@@ -1,14 +1,13 @@
 //! The running parts of the demo and the loop between them: what the journal and the status say
 //! goes to the story, what the story wants is done to the instances, and people are told.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use serde_json::Value;
 use tokio::sync::watch;
 
 use super::narrate::{Narrator, Tone};
+use super::reading::{happening, state, text};
 use super::sample::Sample;
 use super::story::{Act, Happening, Part, Plan, Story};
 use super::summary::{Seen, Summary};
@@ -17,8 +16,8 @@ use super::{Ports, SERVICE};
 use crate::app::Stop;
 use crate::clock::{Clock, Timestamp};
 use crate::control::ControlHandle;
-use crate::journal::{Entry, Journal};
-use crate::status::{InstanceStatus, UpstreamStatus};
+use crate::journal::Journal;
+use crate::status::UpstreamStatus;
 
 /// Their names; those after the story's roles stand by.
 const NAMES: [&str; 5] = ["A", "B", "C", "D", "E"];
@@ -260,52 +259,10 @@ impl Stage {
     }
 }
 
-/// An event of the journal as the story knows it, and how it is told.
-fn happening(entry: &Arc<Entry>) -> Option<(Happening, Tone, &'static str)> {
-    let number = |key: &str| entry.object.get(key).and_then(Value::as_u64).unwrap_or(0);
-    Some(match entry.event {
-        "instance_ejected" => {
-            let calls = number("errors");
-            (Happening::Ejected { calls }, Tone::Bad, "ejected")
-        }
-        "probe_failed" => {
-            let k = number("k");
-            (Happening::ProbeFailed { k }, Tone::Warn, "probe")
-        }
-        "instance_restored" => {
-            let seconds = entry.object.get("ejected_for_s").and_then(Value::as_f64);
-            let out_for = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
-            let restored = Happening::Restored {
-                out_for: out_for.unwrap_or_default(),
-                by_probe: text(entry, "restored_by") == Some("probe"),
-            };
-            (restored, Tone::Good, "returned")
-        }
-        "instance_left" => (Happening::Left, Tone::Bad, "evicted"),
-        _ => return None,
-    })
-}
-
-fn text<'a>(entry: &'a Entry, key: &str) -> Option<&'a str> {
-    entry.object.get(key).and_then(Value::as_str)
-}
-
 fn part(name: &str) -> Part {
     match name {
         BAD => Part::Bad,
         SILENT => Part::Silent,
         _ => Part::Good(NAMES.iter().position(|n| *n == name).unwrap_or(0)),
-    }
-}
-
-fn state(instance: &InstanceStatus) -> String {
-    match instance.state.as_str() {
-        "ejected" | "probing" => match instance.k {
-            Some(k) => format!("out k={k}"),
-            None => "out".to_owned(),
-        },
-        "healthy" if instance.share < 1.0 => format!("{:.0}%", instance.share * 100.0),
-        "healthy" => "ok".to_owned(),
-        other => other.to_owned(),
     }
 }
