@@ -3,6 +3,7 @@
 
 pub mod check;
 pub mod client;
+pub mod demo;
 pub mod events;
 pub mod explain;
 pub mod explain_route;

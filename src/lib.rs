@@ -9,6 +9,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod control;
+pub mod demo;
 pub mod discovery;
 pub mod endpoint;
 pub mod error;

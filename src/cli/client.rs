@@ -319,7 +319,10 @@ mod tests {
 
     #[test]
     fn addresses_in_every_form() {
-                assert_eq!(show(&address("127.0.0.1:15002").unwrap()), "127.0.0.1:15002");
+        assert_eq!(
+            show(&address("127.0.0.1:15002").unwrap()),
+            "127.0.0.1:15002"
+        );
         assert_eq!(show(&address("http://a:1/").unwrap()), "a:1");
         assert_eq!(show(&address("unix:/x").unwrap()), "unix:/x");
         for bad in ["15002", ":15002", "a:b", "a:1/x", ""] {

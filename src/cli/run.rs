@@ -183,7 +183,7 @@ fn embedded_of(config: &Config) -> Option<Embedded> {
         })
 }
 
-fn parse_listen(text: &str) -> Result<Listen, std::net::AddrParseError> {
+pub(crate) fn parse_listen(text: &str) -> Result<Listen, std::net::AddrParseError> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(Listen::Unix(path.into()));
     }
