@@ -12,6 +12,8 @@ mod i_upgrade;
 mod j_streaming;
 mod k_reuse;
 mod m_timeouts;
+mod n_lifecycle;
+mod p_errors;
 
 use crate::harness::{Client, Config, Proxy, Stub};
 
