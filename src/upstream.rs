@@ -8,6 +8,7 @@ pub mod headers;
 pub mod pool;
 pub mod request_body;
 pub mod response_body;
+pub mod stream_limit;
 pub mod tunnel;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};

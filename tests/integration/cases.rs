@@ -2,6 +2,7 @@
 //! raw sockets or frames on both sides.
 
 mod a_framing;
+mod b_syntax;
 mod c_authority;
 mod d_headers;
 mod e_interim;
@@ -11,6 +12,7 @@ mod h_grpc;
 mod i_upgrade;
 mod j_streaming;
 mod k_reuse;
+mod l_http2;
 mod m_timeouts;
 mod n_lifecycle;
 mod p_errors;

@@ -86,7 +86,7 @@ impl H2Client {
             stream.set_nodelay(true).unwrap();
             let (send, connection) = h2::client::Builder::new()
                 .initial_window_size(1 << 20)
-                .initial_connection_window_size(4 << 20)
+                .initial_connection_window_size(16 << 20)
                 .handshake(stream)
                 .await
                 .unwrap();
@@ -204,7 +204,11 @@ impl H2Stub {
                 let index = connections.fetch_add(1, SeqCst);
                 let (serve, calls) = (Arc::clone(&serve), Arc::clone(&calls));
                 tokio::spawn(async move {
-                    let Ok(mut connection) = h2::server::handshake(stream).await else {
+                    let mut serving = h2::server::Builder::new();
+                    serving
+                        .initial_window_size(1 << 20)
+                        .initial_connection_window_size(16 << 20);
+                    let Ok(mut connection) = serving.handshake(stream).await else {
                         return;
                     };
                     while let Some(Ok((request, respond))) = connection.accept().await {
