@@ -172,6 +172,9 @@ fn px_078_upstream_stream_limit() {
     let calls: Vec<_> = (0..3)
         .map(|_| std::thread::spawn(move || Client::connect(address).get("/").status()))
         .collect();
+    eventually("three streams", || stub.notes().len() == 3);
+    let fourth = Client::connect(address).get("/");
+    assert_eq!((fourth.status(), fourth.reason()), (503, Some("overflow")));
     for call in calls {
         assert_eq!(call.join().unwrap(), 204);
     }

@@ -223,3 +223,53 @@ fn px_098_content_coding_untouched() {
     assert_eq!(answer.header("content-length"), Some("3"));
     assert!(!stub.request().headers.has("accept-encoding"));
 }
+
+#[test]
+fn an_app_that_writes_all_before_it_reads_gets_our_answer() {
+    let (stub, proxy) = with_ok();
+    for (host, status) in [("unknown", 404), ("svc", 413)] {
+        let proxy = if status == 413 {
+            &Config::svc(&[stub.address])
+                .top("limits: {max_body_bytes: 1KiB}")
+                .start()
+        } else {
+            &proxy
+        };
+        for framing in [
+            "Content-Length: 2097152\r\n\r\n",
+            "Transfer-Encoding: chunked\r\n\r\n200000\r\n",
+        ] {
+            let mut client = Client::connect(proxy.address);
+            client.send(format!("POST / HTTP/1.1\r\nHost: {host}\r\n{framing}"));
+            client.send(vec![b'x'; 2 << 20]);
+            client.send("\r\n0\r\n\r\n");
+            let answer = client.response();
+            assert_eq!(answer.status(), status, "{framing}");
+        }
+    }
+}
+
+#[test]
+fn a_body_that_stops_over_h2_is_answered_408() {
+    let stub = Stub::script(|peer| {
+        peer.request();
+    });
+    let proxy = Config::svc(&[stub.address])
+        .top("limits: {body_idle_timeout: 300ms}")
+        .start();
+    let h2 = H2Client::connect(proxy.address);
+    let answer = crate::harness::block_on(async {
+        let mut send = h2.send.clone().ready().await.unwrap();
+        let (response, mut stream) = send.send_request(request("POST", &[]), false).unwrap();
+        stream
+            .send_data(bytes::Bytes::from_static(b"half"), false)
+            .unwrap();
+        crate::harness::collect(response.await.unwrap())
+            .await
+            .unwrap()
+    });
+    assert_eq!(
+        (answer.status, answer.reason()),
+        (408, Some("client_timeout"))
+    );
+}
