@@ -1,19 +1,150 @@
-//! Stub until merge.
-#![allow(missing_docs, reason = "stub")]
+//! The admin and the telemetry listener, both on a thread of their own beside the data plane: what
+//! they need they ask control for. `admin/server.rs` accepts and bounds connections,
+//! `admin/telemetry.rs` and `admin/api.rs` answer, `admin/guard.rs` keeps others out.
+
+mod answer;
+mod api;
+mod events;
+mod guard;
+mod server;
+mod telemetry;
+pub mod views;
+
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
-#[derive(Debug)]
-pub struct Start {
-    pub admin: crate::listener::bind::Bound,
-    pub telemetry: crate::listener::bind::Bound,
-    pub config: Arc<crate::config::types::Config>,
-    pub control: crate::control::ControlHandle,
-    pub journal: crate::journal::Journal,
-    pub workers: Arc<[crate::metrics::cells::WorkerCells]>,
-    pub lines: crate::sink::Lines,
-    pub shutdown: tokio::sync::watch::Receiver<bool>,
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+pub use self::server::Doors;
+use self::server::{Bounds, serve};
+use crate::config::types::Config;
+use crate::control::{ControlHandle, Facts, NoAnswer};
+use crate::journal::Journal;
+use crate::listener::bind::Bound;
+use crate::metrics::collect::{Caps, Collector, ReloadCounters};
+
+/// How long control may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it may take to show that it lives.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// What a reload may change of both listeners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// File with the token that the admin listener asks for. Read at each request, so a new token
+    /// holds at once.
+    pub token_file: Option<PathBuf>,
+    /// Bounds of `/metrics`.
+    pub caps: Caps,
 }
-#[derive(Debug)]
-pub struct Handle;
-pub fn spawn(start: Start) -> anyhow::Result<(Handle, Start)> {
-    Ok((Handle, start))
+
+impl From<&Config> for Settings {
+    fn from(config: &Config) -> Self {
+        Self {
+            token_file: config.admin.token_file.clone(),
+            caps: Caps::from(&config.telemetry),
+        }
+    }
 }
+
+/// What both listeners need; clones share it.
+#[derive(Clone, Debug)]
+pub struct Deps {
+    /// Answers questions.
+    pub control: ControlHandle,
+    /// Events.
+    pub journal: Journal,
+    /// Counters of the workers.
+    pub facts: Arc<Facts>,
+    /// Counted by control.
+    pub reloads: Arc<ReloadCounters>,
+    /// The settings in force.
+    pub settings: watch::Receiver<Settings>,
+    collector: Arc<Collector>,
+}
+
+impl Deps {
+    /// All of it.
+    pub fn new(
+        control: ControlHandle,
+        journal: Journal,
+        facts: Arc<Facts>,
+        reloads: Arc<ReloadCounters>,
+        settings: watch::Receiver<Settings>,
+    ) -> Self {
+        Self {
+            control,
+            journal,
+            facts,
+            reloads,
+            settings,
+            collector: Arc::default(),
+        }
+    }
+}
+
+/// Starts the thread that serves both listeners until `shutdown` is true or its sender is gone. It
+/// then finishes what is in flight, two seconds at most.
+///
+/// # Errors
+/// When the thread or its runtime cannot be had.
+pub fn spawn(
+    admin: Bound,
+    telemetry: Bound,
+    deps: Deps,
+    shutdown: watch::Receiver<bool>,
+) -> io::Result<JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let doors = {
+        let _inside = runtime.enter();
+        (Doors::new(admin)?, Doors::new(telemetry)?)
+    };
+    thread::Builder::new().name("admin".into()).spawn(move || {
+        let (admin, telemetry) = doors;
+        let other = (deps.clone(), shutdown.clone());
+        runtime.block_on(async {
+            tokio::join!(
+                serve_admin(admin, deps, shutdown),
+                serve_telemetry(telemetry, other.0, other.1),
+            )
+        });
+    })
+}
+
+/// Serves the admin API.
+pub async fn serve_admin(doors: Doors, deps: Deps, shutdown: watch::Receiver<bool>) {
+    let bounds = Bounds { connections: 64 };
+    serve(doors, bounds, shutdown, move |request, local| {
+        let deps = deps.clone();
+        async move { api::answer(&deps, request, local).await }
+    })
+    .await;
+}
+
+/// Serves metrics and probes.
+pub async fn serve_telemetry(doors: Doors, deps: Deps, shutdown: watch::Receiver<bool>) {
+    let bounds = Bounds { connections: 256 };
+    serve(doors, bounds, shutdown, move |request, _| {
+        let deps = deps.clone();
+        async move { telemetry::answer(&deps, &request).await }
+    })
+    .await;
+}
+
+/// Control's answer within `limit`.
+async fn within<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, NoAnswer>>,
+) -> Result<T, NoAnswer> {
+    tokio::time::timeout(limit, answer)
+        .await
+        .unwrap_or(Err(NoAnswer))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

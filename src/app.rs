@@ -20,12 +20,13 @@ use crate::access_log::AccessLog;
 use crate::admin;
 use crate::clock::Clock;
 use crate::config::types::{Config, Listen, RegistryKind, Sink};
-use crate::control::ControlHandle;
 use crate::control::plane::{ConfigInputs, Plane, PlaneStart};
+use crate::control::{ControlHandle, Facts};
 use crate::journal::Journal;
 use crate::listener::accept::{self, Handed, Handovers};
 use crate::listener::bind::{self, BindError, Bound};
 use crate::metrics::cells::WorkerCells;
+use crate::metrics::collect::ReloadCounters;
 use crate::registry::EmbeddedRegistry;
 use crate::router::RouteTable;
 use crate::sink::Lines;
@@ -69,10 +70,18 @@ pub struct App {
     data: Vec<Listener>,
     admin: Bound,
     telemetry: Bound,
-    registries: Vec<(Arc<str>, EmbeddedRegistry, Option<Bound>)>,
+    registries: Vec<BoundRegistry>,
     listeners: BTreeMap<String, Vec<String>>,
     questions: mpsc::Receiver<crate::control::Question>,
     control: ControlHandle,
+}
+
+/// An embedded registry and its listener, if it has one.
+#[derive(Debug)]
+struct BoundRegistry {
+    name: Arc<str>,
+    registry: EmbeddedRegistry,
+    bound: Option<Bound>,
 }
 
 /// Which files the configuration came from.
@@ -98,7 +107,10 @@ impl App {
     /// The first address that cannot be had; nothing stays bound.
     pub fn bind(config: Config, inputs: ConfigInputs, files: Files) -> anyhow::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let workers = config.workers.map_or(cores.min(2), usize::from).max(1);
+        let workers = config
+            .workers
+            .map_or_else(|| cores.min(2), usize::from)
+            .max(1);
         // The runtime's clock needs none of its timers: a copy of the origin serves all threads.
         let clock = Clock::new();
         let lines = Lines::start().context("cannot start the log thread")?;
@@ -204,7 +216,12 @@ impl App {
         });
         let mut embedded = BTreeMap::new();
         let mut registry_tasks = tokio::task::JoinSet::new();
-        for (name, registry, bound) in self.registries {
+        for BoundRegistry {
+            name,
+            registry,
+            bound,
+        } in self.registries
+        {
             registry_tasks.spawn(registry.clone().maintain(ended.clone()));
             for (_, listener) in bound.iter().flat_map(|b| &b.unix) {
                 let listener = tokio::net::UnixListener::from_std(listener.try_clone()?)?;
@@ -220,7 +237,11 @@ impl App {
             }
             embedded.insert(name, registry);
         }
+        let reload_counters = Arc::new(ReloadCounters::new());
+        let (config_changes, config_seen) = watch::channel(Arc::clone(&self.config));
         let plane = Plane::new(PlaneStart {
+            reload_counters: Arc::clone(&reload_counters),
+            config_changes,
             config: Arc::clone(&self.config),
             inputs: self.inputs,
             main_file: self.files.main,
@@ -242,16 +263,20 @@ impl App {
         let (workers_gone, mut all_gone) = mpsc::channel::<()>(1);
         start_workers(self.data, &shared, &mut seeds, &workers_gone)?;
         drop(workers_gone);
-        let admin = admin::spawn(admin::Start {
-            admin: self.admin,
-            telemetry: self.telemetry,
-            config: Arc::clone(&self.config),
-            control: self.control,
-            journal: self.journal.clone(),
+        let settings = follow_settings(config_seen);
+        let facts = Arc::new(Facts {
+            version: env!("CARGO_PKG_VERSION"),
             workers: cells,
-            lines: self.lines.clone(),
-            shutdown: ended.clone(),
-        })?;
+        });
+        let deps = admin::Deps::new(
+            self.control,
+            self.journal.clone(),
+            facts,
+            reload_counters,
+            settings,
+        );
+        let admin = admin::spawn(self.admin, self.telemetry, deps, ended.clone())
+            .context("cannot start the admin thread")?;
 
         let asked = *stop
             .wait_for(|s| *s != Stop::No)
@@ -284,6 +309,8 @@ impl App {
             while registry_tasks.join_next().await.is_some() {}
         })
         .await;
+        // It ends by itself, within its own bound.
+        drop(admin);
         let msg = if forced {
             "stopped by a second signal"
         } else {
@@ -292,7 +319,6 @@ impl App {
         self.journal
             .emit("stopped", vec![("forced", json!(forced))], msg.to_owned());
         self.lines.flush();
-        drop(admin);
         Ok(if forced {
             Ended::Forced
         } else {
@@ -315,6 +341,18 @@ impl App {
             tracing::warn!(%warning, "one address family of localhost is not served");
         }
     }
+}
+
+/// What admin and telemetry need of the configuration, kept current.
+fn follow_settings(mut config: watch::Receiver<Arc<Config>>) -> watch::Receiver<admin::Settings> {
+    let first = admin::Settings::from(&**config.borrow_and_update());
+    let (settings, seen) = watch::channel(first);
+    tokio::spawn(async move {
+        while config.changed().await.is_ok() {
+            settings.send_replace(admin::Settings::from(&**config.borrow_and_update()));
+        }
+    });
+    seen
 }
 
 /// Propagation delay while serving, then the drain, up to its grace.
@@ -429,10 +467,7 @@ async fn log_end(task: impl Future<Output = std::io::Result<()>>) {
     }
 }
 
-fn bind_registries(
-    config: &Config,
-    clock: Clock,
-) -> Result<Vec<(Arc<str>, EmbeddedRegistry, Option<Bound>)>, BindError> {
+fn bind_registries(config: &Config, clock: Clock) -> Result<Vec<BoundRegistry>, BindError> {
     let mut all = Vec::new();
     for (name, registry) in &config.registries {
         if let RegistryKind::Embedded(settings) = &registry.kind {
@@ -440,11 +475,11 @@ fn bind_registries(
                 Some(listen) => Some(bind::bind(listen, 1, "registries.*.listen")?),
                 None => None,
             };
-            all.push((
-                Arc::clone(name),
-                EmbeddedRegistry::new(settings, clock),
+            all.push(BoundRegistry {
+                name: Arc::clone(name),
+                registry: EmbeddedRegistry::new(settings, clock),
                 bound,
-            ));
+            });
         }
     }
     Ok(all)
@@ -454,7 +489,7 @@ fn addresses(
     data: &[Listener],
     admin: &Bound,
     telemetry: &Bound,
-    registries: &[(Arc<str>, EmbeddedRegistry, Option<Bound>)],
+    registries: &[BoundRegistry],
 ) -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut add = |name: String, bound: &Bound| {
@@ -471,12 +506,12 @@ fn addresses(
         let name = listener
             .service
             .as_ref()
-            .map_or("data".to_owned(), |s| format!("service:{s}"));
+            .map_or_else(|| "data".to_owned(), |s| format!("service:{s}"));
         add(name, &listener.bound);
     }
     add("admin".to_owned(), admin);
     add("telemetry".to_owned(), telemetry);
-    for (name, _, bound) in registries {
+    for BoundRegistry { name, bound, .. } in registries {
         if let Some(bound) = bound {
             add(format!("registry:{name}"), bound);
         }

@@ -1,4 +1,63 @@
-//! The commands of the binary, one file each.
+//! The commands of the binary, one file each. Live ones ask the admin listener of a running process
+//! through `cli/client.rs` and print by `cli/output.rs`.
 
 pub mod check;
+pub mod client;
+pub mod demo;
+pub mod events;
+pub mod explain;
+pub mod explain_route;
+pub mod healthcheck;
+pub mod instances;
+pub mod output;
+pub mod registries;
 pub mod run;
+pub mod status;
+pub mod upstreams;
+pub mod version;
+
+use crate::config::environment::Environment;
+use std::io::Write;
+
+/// Commands that look at a running process, and those that need none.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum LiveCommand {
+    /// The process: listeners, configuration, registries, what is wrong.
+    Status(status::StatusArgs),
+    /// All upstreams, the worst first.
+    Upstreams(upstreams::UpstreamsArgs),
+    /// The instances of an upstream, the worst first, each with its why.
+    Instances(instances::InstancesArgs),
+    /// Why an upstream or an instance stands as it does, or what an error code means.
+    Explain(explain::ExplainArgs),
+    /// Which rule and upstream a request would find.
+    ExplainRoute(explain_route::ExplainRouteArgs),
+    /// What was decided: ejections, probes, restores, reloads.
+    Events(events::EventsArgs),
+    /// Where instances come from.
+    Registries(registries::RegistriesArgs),
+    /// For a container's HEALTHCHECK: 0 ready, 5 not ready, 6 nobody answers.
+    Healthcheck(healthcheck::HealthcheckArgs),
+    /// Version and commit.
+    Version(version::VersionArgs),
+}
+
+impl LiveCommand {
+    /// Runs the command, outside of any runtime; returns the exit code.
+    pub fn run(&self, env: &dyn Environment, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+        match self {
+            Self::Status(args) => status::run(args, env, out, err),
+            Self::Upstreams(args) => upstreams::run(args, env, out, err),
+            Self::Instances(args) => instances::run(args, env, out, err),
+            Self::Explain(args) => explain::run(args, env, out, err),
+            Self::ExplainRoute(args) => explain_route::run(args, env, out, err),
+            Self::Events(args) => events::run(args, env, out, err),
+            Self::Registries(args) => registries::run(args, env, out, err),
+            Self::Healthcheck(args) => healthcheck::run(args, env, out, err),
+            Self::Version(args) => version::run(args, env, out, err),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,8 @@ pub mod plane;
 pub mod reload;
 mod sources;
 
+use std::sync::Arc;
+
 use tokio::sync::{mpsc, oneshot};
 
 use crate::status::{ProcessStatus, RouteExplanation, UpstreamStatus};
@@ -103,4 +105,13 @@ impl ControlHandle {
             .map_err(|_| NoAnswer)?;
         answer.await.map_err(|_| NoAnswer)
     }
+}
+
+/// What both planes were told at the start; for admin and metrics.
+#[derive(Debug)]
+pub struct Facts {
+    /// Package version.
+    pub version: &'static str,
+    /// Counters of the workers.
+    pub workers: Arc<[crate::metrics::cells::WorkerCells]>,
 }

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod control;
+pub mod demo;
 pub mod discovery;
 pub mod endpoint;
 pub mod error;
@@ -24,8 +25,10 @@ pub mod router;
 pub mod signal;
 pub mod sink;
 pub mod status;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
 pub mod timer;
 pub mod upstream;
+pub mod version;
 pub mod worker;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use outrigger::cli::{check, run};
+use outrigger::cli::{LiveCommand, check, demo, run};
 use outrigger::config::environment::ProcessEnvironment;
 
 #[derive(Debug, Parser)]
@@ -22,7 +22,10 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Registry(run::RegistryArgs),
+    Demo(demo::DemoArgs),
     Check(check::CheckArgs),
+    #[command(flatten)]
+    Live(LiveCommand),
 }
 
 fn main() -> ExitCode {
@@ -32,7 +35,9 @@ fn main() -> ExitCode {
     let code = match &cli.command {
         Command::Run(args) => run::run(args, &env, &mut err),
         Command::Registry(args) => run::registry(args, &env, &mut out, &mut err),
+        Command::Demo(args) => demo::run(args, &env, &mut out, &mut err),
         Command::Check(args) => check::run(args, &env, &mut out, &mut err),
+        Command::Live(live) => live.run(&env, &mut out, &mut err),
     };
     ExitCode::from(code)
 }

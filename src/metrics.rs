@@ -1,4 +1,7 @@
 //! Counters of the data plane and how they are shown. A leaf: nothing here decides.
-//! `cells` is what request tasks write; `names` are the families.
+//! `cells` is what request tasks write, `names` are the families, `collect` makes the text.
 
 pub mod cells;
+pub mod collect;
+pub mod names;
+mod sheet;

@@ -55,12 +55,6 @@ pub struct ConfigStatus {
     pub hash: String,
     /// When it was loaded, RFC 3339.
     pub loaded_at: String,
-    /// The same as Unix time.
-    pub loaded_unix_s: f64,
-    /// Reloads that were applied.
-    pub reloads_applied: u64,
-    /// Reloads that were refused, or left a file out.
-    pub reloads_rejected: u64,
     /// Whether the last reload was applied whole.
     pub last_reload_ok: bool,
     /// Its problems, one a line.
@@ -223,6 +217,13 @@ pub struct InstanceStatus {
     pub connections: u32,
     /// Attempts since the start: success, network_error, business_error, ignored.
     pub attempts: BTreeMap<String, u64>,
+}
+
+impl InstanceStatus {
+    /// Whether ejection keeps it out, also where another state is shown for it.
+    pub fn is_out(&self) -> bool {
+        self.ejected_for_s.is_some() || matches!(&*self.state, "ejected" | "probing")
+    }
 }
 
 /// Counters that the driver keeps: decisions about one upstream since the start.

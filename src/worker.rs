@@ -112,6 +112,7 @@ pub struct Worker {
     snapshot: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     round_robins: RefCell<FxHashMap<usize, RoundRobinState>>,
     stalled_at: Cell<Timestamp>,
+    phase: Cell<DrainPhase>,
 }
 
 impl Worker {
@@ -130,6 +131,7 @@ impl Worker {
             snapshot: RefCell::new(Cache::new(Arc::clone(&shared.snapshot))),
             round_robins: RefCell::default(),
             stalled_at: Cell::new(Timestamp::ZERO),
+            phase: Cell::new(DrainPhase::Serving),
             shared,
         })
     }
@@ -149,6 +151,11 @@ impl Worker {
         if let Some(cells) = self.cells() {
             cells.limit_hit(limit);
         }
+    }
+
+    /// How far shutting down has come.
+    pub fn phase(&self) -> DrainPhase {
+        self.phase.get()
     }
 
     /// A connection of the app was accepted.
@@ -217,8 +224,10 @@ impl Worker {
             return;
         }
         drop(begun);
+        self.phase.set(DrainPhase::Draining);
         while self.own_connections() > 0 {
             if *drain.borrow() == DrainPhase::Cut {
+                self.phase.set(DrainPhase::Cut);
                 self.connections.abort_all();
                 // One turn of the loop for their ends.
                 tokio::time::sleep(DRAIN_STEP).await;

@@ -140,7 +140,7 @@ fn serve_registry(settings: &Embedded, out: &mut dyn Write) -> anyhow::Result<u8
     let listen = settings
         .listen
         .clone()
-        .unwrap_or(Listen::Tcp(([127, 0, 0, 1], 15005).into()));
+        .unwrap_or_else(|| Listen::Tcp(([127, 0, 0, 1], 15005).into()));
     let bound = bind::bind(&listen, 1, "--listen")?;
     let (mut stop, _reloads) = signal::listen()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -183,7 +183,7 @@ fn embedded_of(config: &Config) -> Option<Embedded> {
         })
 }
 
-fn parse_listen(text: &str) -> Result<Listen, std::net::AddrParseError> {
+pub(crate) fn parse_listen(text: &str) -> Result<Listen, std::net::AddrParseError> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(Listen::Unix(path.into()));
     }

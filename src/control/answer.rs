@@ -118,13 +118,6 @@ impl Plane {
                 .map(|f| f.display().to_string()),
             hash: self.reload.hash.clone(),
             loaded_at: humantime::format_rfc3339_millis(self.reload.loaded_at).to_string(),
-            loaded_unix_s: self
-                .reload
-                .loaded_at
-                .duration_since(std::time::SystemTime::UNIX_EPOCH)
-                .map_or(0.0, |d| d.as_secs_f64()),
-            reloads_applied: self.reload.applied,
-            reloads_rejected: self.reload.rejected,
             last_reload_ok: self.reload.last_ok,
             last_problems: self.reload.problems.clone(),
             policy_files: set

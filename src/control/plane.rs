@@ -18,6 +18,7 @@ use crate::config::policy_select::{self, Query, policy_protocol};
 use crate::config::types::{Config, Service};
 use crate::discovery::NamesView;
 use crate::journal::Journal;
+use crate::metrics::collect::ReloadCounters;
 use crate::outlier::driver::{Command, Driver, DriverSettings, DriverStart};
 use crate::outlier::policy::{Mode, Policy};
 use crate::registry::EmbeddedRegistry;
@@ -64,6 +65,10 @@ pub struct PlaneStart {
     pub questions: mpsc::Receiver<Question>,
     /// Reloads asked for (SIGHUP).
     pub reloads: mpsc::Receiver<()>,
+    /// Counts reloads.
+    pub reload_counters: Arc<ReloadCounters>,
+    /// Told of every configuration that is applied.
+    pub config_changes: watch::Sender<Arc<Config>>,
     /// Addresses by listener.
     pub listeners: BTreeMap<String, Vec<String>>,
     /// How far shutting down has come.
@@ -90,8 +95,7 @@ pub(super) struct LiveUpstream {
 #[derive(Debug)]
 pub(super) struct ReloadState {
     pub(super) loaded_at: SystemTime,
-    pub(super) applied: u64,
-    pub(super) rejected: u64,
+    pub(super) counters: Arc<ReloadCounters>,
     pub(super) last_ok: bool,
     pub(super) problems: Vec<String>,
     pub(super) restart_required: Vec<String>,
@@ -120,6 +124,7 @@ pub struct Plane {
     again_queue: mpsc::Receiver<(Lookup, bool)>,
     questions: mpsc::Receiver<Question>,
     reloads: mpsc::Receiver<()>,
+    pub(super) config_changes: watch::Sender<Arc<Config>>,
     pub(super) listeners: BTreeMap<String, Vec<String>>,
     pub(super) drain: watch::Receiver<DrainPhase>,
     seed: u64,
@@ -135,8 +140,7 @@ impl Plane {
         let mut plane = Self {
             reload: ReloadState {
                 loaded_at: clock::wall_now(),
-                applied: 0,
-                rejected: 0,
+                counters: start.reload_counters,
                 last_ok: true,
                 problems,
                 restart_required: Vec::new(),
@@ -160,6 +164,7 @@ impl Plane {
             again_queue,
             questions: start.questions,
             reloads: start.reloads,
+            config_changes: start.config_changes,
             listeners: start.listeners,
             drain: start.drain,
             seed: start.seed,

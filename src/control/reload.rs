@@ -25,7 +25,7 @@ impl Plane {
         let loaded = load(request);
         let problems: Vec<String> = loaded.diagnostics.iter().map(|p| p.line()).collect();
         let Some(new) = loaded.config else {
-            self.reload.rejected += 1;
+            self.reload.counters.rejected();
             self.reload.last_ok = false;
             for problem in &problems {
                 tracing::error!(%problem, "reload refused; the old configuration stays");
@@ -49,7 +49,8 @@ impl Plane {
         self.follow_default_names();
         self.publish();
         self.journal.configure(&self.config.telemetry.events);
-        self.reload.applied += 1;
+        self.config_changes.send_replace(Arc::clone(&self.config));
+        self.reload.counters.applied();
         self.reload.last_ok = !rejected;
         self.reload.loaded_at = clock::wall_now();
         self.reload.restart_required.clone_from(&restart);
@@ -57,7 +58,7 @@ impl Plane {
         self.reload.hash = hash_files(&loaded.files_read);
         self.reload.main_file = loaded.main_file;
         if rejected {
-            self.reload.rejected += 1;
+            self.reload.counters.rejected();
             self.tell_rejected_policies();
         }
         let note = if restart.is_empty() {

@@ -7,13 +7,13 @@
 //! | busy | its answer is complete | those of the request |
 //! | idle | a byte arrives | `keep_alive_timeout` |
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -53,9 +53,40 @@ pub struct ConnectionState {
     /// When the last answer was complete; 0 before the first.
     idle_since: AtomicU64,
     active: AtomicU32,
-    wish: AtomicU8,
     multiplexed: AtomicU8,
-    waker: Mutex<Option<Waker>>,
+}
+
+/// What the sweep and the drain want of a connection; its task asks at every turn.
+#[derive(Debug, Default)]
+pub struct Wishes {
+    wish: Cell<u8>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Wishes {
+    fn ask(&self, wish: u8) {
+        if self.wish.get() < wish {
+            self.wish.set(wish);
+            if let Some(waker) = self.waker.borrow_mut().take() {
+                waker.wake();
+            }
+        }
+    }
+
+    fn get(&self, waker: &Waker) -> u8 {
+        let mut kept = self.waker.borrow_mut();
+        if !kept.as_ref().is_some_and(|w| w.will_wake(waker)) {
+            *kept = Some(waker.clone());
+        }
+        self.wish.get()
+    }
+}
+
+/// A connection in the books.
+#[derive(Debug)]
+struct Open {
+    state: Arc<ConnectionState>,
+    wishes: Rc<Wishes>,
 }
 
 impl ConnectionState {
@@ -65,9 +96,7 @@ impl ConnectionState {
             head_since: AtomicU64::new(clock.now().as_nanos()),
             idle_since: AtomicU64::new(0),
             active: AtomicU32::new(0),
-            wish: AtomicU8::new(RUN),
             multiplexed: AtomicU8::new(0),
-            waker: Mutex::default(),
         }
     }
 
@@ -89,34 +118,6 @@ impl ConnectionState {
         self.active
             .store(self.active.load(Relaxed).saturating_sub(1), Relaxed);
         self.idle_since.store(now.as_nanos(), Relaxed);
-    }
-
-    /// Finish what is in flight and close.
-    pub fn close_gracefully(&self) {
-        self.ask(GRACEFUL);
-    }
-
-    /// Close now.
-    pub fn abort(&self) {
-        self.ask(ABORT);
-    }
-
-    fn ask(&self, wish: u8) {
-        if self.wish.fetch_max(wish, Relaxed) < wish
-            && let Ok(mut waker) = self.waker.lock()
-            && let Some(waker) = waker.take()
-        {
-            waker.wake();
-        }
-    }
-
-    fn wish(&self, waker: &Waker) -> u8 {
-        if let Ok(mut kept) = self.waker.lock()
-            && !kept.as_ref().is_some_and(|w| w.will_wake(waker))
-        {
-            *kept = Some(waker.clone());
-        }
-        self.wish.load(Relaxed)
     }
 
     /// Which limit has been passed at `now`, if any.
@@ -143,7 +144,7 @@ impl ConnectionState {
 /// The open connections of one worker.
 #[derive(Debug, Default)]
 pub struct Connections {
-    open: RefCell<Vec<Arc<ConnectionState>>>,
+    open: RefCell<Vec<Open>>,
 }
 
 impl Connections {
@@ -159,15 +160,15 @@ impl Connections {
 
     /// Closes those whose limits have passed.
     pub fn sweep(&self, worker: &Worker, limits: &Limits, now: Timestamp) {
-        for state in self.open.borrow().iter() {
-            match state.passed(limits, now) {
+        for open in self.open.borrow().iter() {
+            match open.state.passed(limits, now) {
                 Some(limit @ Limit::KeepAliveTimeout) => {
                     worker.limit_hit(limit);
-                    state.close_gracefully();
+                    open.wishes.ask(GRACEFUL);
                 }
                 Some(limit) => {
                     worker.limit_hit(limit);
-                    state.abort();
+                    open.wishes.ask(ABORT);
                 }
                 None => {}
             }
@@ -176,25 +177,26 @@ impl Connections {
 
     /// Finish what is in flight, close the rest.
     pub fn close_all_gracefully(&self) {
-        for state in self.open.borrow().iter() {
-            state.close_gracefully();
+        for open in self.open.borrow().iter() {
+            open.wishes.ask(GRACEFUL);
         }
     }
 
     /// Close all now.
     pub fn abort_all(&self) {
-        for state in self.open.borrow().iter() {
-            state.abort();
+        for open in self.open.borrow().iter() {
+            open.wishes.ask(ABORT);
         }
     }
 
-    fn add(&self, state: &Arc<ConnectionState>) {
-        self.open.borrow_mut().push(Arc::clone(state));
+    fn add(&self, state: &Arc<ConnectionState>, wishes: &Rc<Wishes>) {
+        let (state, wishes) = (Arc::clone(state), Rc::clone(wishes));
+        self.open.borrow_mut().push(Open { state, wishes });
     }
 
     fn remove(&self, state: &Arc<ConnectionState>) {
         let mut open = self.open.borrow_mut();
-        if let Some(at) = open.iter().position(|s| Arc::ptr_eq(s, state)) {
+        if let Some(at) = open.iter().position(|open| Arc::ptr_eq(&open.state, state)) {
             open.swap_remove(at);
         }
     }
@@ -223,14 +225,15 @@ pub async fn run<S>(
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let state = Arc::new(ConnectionState::new(worker.clock));
-    worker.connections.add(&state);
+    let wishes = Rc::new(Wishes::default());
+    worker.connections.add(&state, &wishes);
     let registered = Registered {
         worker: Rc::clone(&worker),
         state: Arc::clone(&state),
     };
     let detected = {
         let mut detecting = pin!(detect(stream));
-        std::future::poll_fn(|cx| match state.wish(cx.waker()) {
+        std::future::poll_fn(|cx| match wishes.get(cx.waker()) {
             RUN => detecting.as_mut().poll(cx).map(Some),
             // It never said anything: nothing to finish.
             _ => Poll::Ready(None),
@@ -251,22 +254,22 @@ pub async fn run<S>(
     });
     match detected {
         Detected::Nothing => {}
-        Detected::Http1 => serve_http1(&worker, &connection, io).await,
+        Detected::Http1 => serve_http1(&worker, &connection, &wishes, io).await,
         Detected::Http2 => {
             state.multiplexed.store(1, Relaxed);
-            serve_http2(&worker, &connection, io).await;
+            serve_http2(&worker, &connection, &wishes, io).await;
         }
     }
     drop(registered);
 }
 
-async fn serve_http1<I>(worker: &Rc<Worker>, connection: &Rc<Connection>, io: I)
+async fn serve_http1<I>(worker: &Rc<Worker>, connection: &Rc<Connection>, wishes: &Wishes, io: I)
 where
     I: hyper::rt::Read + hyper::rt::Write + Send + Unpin + 'static,
 {
     let limits = worker.snapshot();
     let limits = &limits.config.limits;
-    let service = service_fn(|request| serve(Rc::clone(worker), Rc::clone(connection), request));
+    let service = service_fn(|request| serve(worker, connection, request));
     let serving = http1::Builder::new()
         .half_close(limits.half_close == HalfClose::Allow)
         .max_headers(limits.max_headers)
@@ -275,7 +278,7 @@ where
         .with_upgrades();
     let mut serving = pin!(serving);
     std::future::poll_fn(|cx| {
-        match connection.state.wish(cx.waker()) {
+        match wishes.get(cx.waker()) {
             RUN => {}
             GRACEFUL => serving.as_mut().graceful_shutdown(),
             _ => return Poll::Ready(()),
@@ -288,20 +291,14 @@ where
     .await;
 }
 
-async fn serve_http2<I>(worker: &Rc<Worker>, connection: &Rc<Connection>, io: I)
+async fn serve_http2<I>(worker: &Rc<Worker>, connection: &Rc<Connection>, wishes: &Wishes, io: I)
 where
     I: hyper::rt::Read + hyper::rt::Write + Send + Unpin + 'static,
 {
     let limits = worker.snapshot();
     let limits = &limits.config.limits;
     let (kept_worker, kept_connection) = (Rc::clone(worker), Rc::clone(connection));
-    let service = service_fn(move |request| {
-        serve(
-            Rc::clone(&kept_worker),
-            Rc::clone(&kept_connection),
-            request,
-        )
-    });
+    let service = service_fn(move |request| serve(&kept_worker, &kept_connection, request));
     let serving = http2::Builder::new(LocalExecutor)
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_EVERY)
@@ -313,7 +310,7 @@ where
         .serve_connection(io, service);
     let mut serving = pin!(serving);
     std::future::poll_fn(|cx| {
-        match connection.state.wish(cx.waker()) {
+        match wishes.get(cx.waker()) {
             RUN => {}
             GRACEFUL => serving.as_mut().graceful_shutdown(),
             _ => return Poll::Ready(()),

@@ -1,14 +1,12 @@
 //! Checks on a parsed request head, once, without allocation: what hyper lets pass and a proxy must
 //! not forward. Pure.
 
-use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderName, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use http::{Method, Version, request};
 
 use crate::error::{Reason, Refusal};
 use crate::router::Authority;
-use crate::upstream::headers::{HOP, Seen, list_has};
-
-const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+use crate::upstream::headers::{HOP, SEC_FETCH_SITE, Seen, list_has};
 
 /// Settings the checks need.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +62,7 @@ pub fn check<'a>(
         ));
     }
     if limits.browser_guard
+        && seen.sec_fetch_site()
         && parts
             .headers
             .get(SEC_FETCH_SITE)
@@ -158,7 +157,7 @@ mod tests {
     use super::*;
     use http::Request;
 
-    fn verdict(build: http::request::Builder) -> Result<Option<String>, Reason> {
+    fn verdict(build: request::Builder) -> Result<Option<String>, Reason> {
         let (parts, ()) = build.body(()).unwrap().into_parts();
         let seen = Seen::scan(&parts.headers);
         let limits = HeadLimits {
@@ -171,7 +170,7 @@ mod tests {
             .map_err(|refusal| refusal.reason)
     }
 
-    fn get(uri: &str) -> http::request::Builder {
+    fn get(uri: &str) -> request::Builder {
         Request::get(uri)
     }
 

@@ -3,11 +3,13 @@
 //! Next: `listener/head.rs`, `router.rs`, `policy/stack.rs`.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body;
@@ -20,7 +22,7 @@ use super::reply::{self, ReplyContext};
 use super::request::RequestGuard;
 use crate::access_log::RequestNote;
 use crate::clock::Timestamp;
-use crate::config::types::{AccessLogMode, ForwardedHeaders, HostHeader, Limits, Service, Via};
+use crate::config::types::{AccessLogMode, ForwardedHeaders, HostHeader, Service, Via};
 use crate::error::{Reason, Refusal};
 use crate::metrics::cells::{AppProtocol, Limit};
 use crate::outlier::classify::OutcomeClass;
@@ -30,7 +32,7 @@ use crate::router::{self, Authority, Found, Missed, Route, Rule};
 use crate::timer::Timer;
 use crate::upstream::headers::{
     self, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PREFIX, FORWARDED_PROTO, Framing, GRPC_TIMEOUT,
-    HOP, REQUEST_ID, Seen, VIA_ENTRY,
+    HOP, REQUEST_ID, Seen, TRACEPARENT, VIA_ENTRY,
 };
 use crate::upstream::request_body::{RequestBody, RequestBodyParts};
 use crate::upstream::response_body::{Carrier, ProxyBody, UpstreamBody, UpstreamBodyParts};
@@ -61,29 +63,107 @@ struct Asked {
     via: Via,
 }
 
+/// A request being served. What can be said at once is said without a task or an allocation; the
+/// rest runs boxed, so that an idle connection does not carry the size of a busy one.
+pub enum Serving {
+    /// Answered on the spot.
+    Ready(Option<Result<Response<ProxyBody>, Unanswered>>),
+    /// Sent to an instance, or its name looked for.
+    Running(Pin<Box<dyn Future<Output = Result<Response<ProxyBody>, Unanswered>>>>),
+}
+
+impl std::fmt::Debug for Serving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Serving")
+    }
+}
+
+impl Future for Serving {
+    type Output = Result<Response<ProxyBody>, Unanswered>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            // Polled again after its end it would have nothing to say; hyper does not.
+            Self::Ready(answer) => Poll::Ready(answer.take().unwrap_or(Err(Unanswered))),
+            Self::Running(running) => running.as_mut().poll(cx),
+        }
+    }
+}
+
 /// Serves one request. Every way out is a response or, when the app must not get one, an error.
-pub async fn serve(
+pub fn serve(
+    worker: &Rc<Worker>,
+    connection: &Rc<Connection>,
+    request: Request<Incoming>,
+) -> Serving {
+    match admit(worker, connection, request) {
+        Ok((admitted, Ok(found))) => match dispatch(admitted, connection, found) {
+            Ok(flow) => Serving::Running(Box::pin(flow.run())),
+            Err(refused) => Serving::Ready(Some(refused.answer())),
+        },
+        Ok((admitted, Err(missed))) => Serving::Running(Box::pin(look_up_first(
+            admitted,
+            Rc::clone(connection),
+            missed,
+        ))),
+        Err(refused) => Serving::Ready(Some(refused.answer())),
+    }
+}
+
+/// A request whose head was checked.
+struct Admitted {
     worker: Rc<Worker>,
-    connection: Rc<Connection>,
+    snapshot: Arc<Snapshot>,
+    parts: http::request::Parts,
+    body: Incoming,
+    seen: Seen,
+    on_upgrade: Option<hyper::upgrade::OnUpgrade>,
+    asked: Asked,
+    guard: RequestGuard,
+    started: Timestamp,
+}
+
+/// A request that is answered by us.
+struct Refused {
+    refusal: Refusal,
+    guard: RequestGuard,
+    asked: Asked,
+    route: Option<Arc<Route>>,
+}
+
+impl Refused {
+    fn answer(self) -> Result<Response<ProxyBody>, Unanswered> {
+        refuse(self.guard, &self.refusal, &self.asked, self.route.as_ref())
+    }
+}
+
+/// Checks the head and looks for the route in the table.
+#[expect(
+    clippy::result_large_err,
+    reason = "both ways are of one size; neither is kept"
+)]
+fn admit(
+    worker: &Rc<Worker>,
+    connection: &Connection,
     mut request: Request<Incoming>,
-) -> Result<Response<ProxyBody>, Unanswered> {
+) -> Result<(Admitted, Result<Found, Missed>), Refused> {
     let started = worker.clock.now();
     let snapshot = worker.snapshot();
-    let on_upgrade = wants_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
-    let (mut parts, body) = request.into_parts();
-    let grpc = is_grpc(&parts.headers);
-    let seen = Seen::scan(&parts.headers);
-    let mut asked = Asked {
+    let seen = Seen::scan(request.headers());
+    let on_upgrade = wants_upgrade(&request, seen).then(|| hyper::upgrade::on(&mut request));
+    let (parts, body) = request.into_parts();
+    let grpc = parts.method == Method::POST && is_grpc(&parts.headers);
+    let asked = Asked {
         version: parts.version,
         grpc,
         head: parts.method == Method::HEAD,
         trailers: parts.version == Version::HTTP_2,
-        request_id: request_id(&worker, &parts.headers, seen),
+        request_id: request_id(worker, &parts.headers, seen),
         via: Via::None,
     };
-    let note = note(&snapshot, &parts, asked.request_id.as_ref());
-    let mut guard = RequestGuard::new(
-        &worker,
+    let note = note(&snapshot, &parts, seen, asked.request_id.as_ref());
+    let guard = RequestGuard::new(
+        worker,
         &snapshot,
         note,
         app_protocol(parts.version, grpc),
@@ -91,75 +171,169 @@ pub async fn serve(
         started,
         Arc::clone(&connection.state),
     );
-    let limits = &snapshot.config.limits;
     let head_limits = HeadLimits {
-        max_target_bytes: limits.max_target_bytes,
+        max_target_bytes: snapshot.config.limits.max_target_bytes,
         browser_guard: snapshot.config.browser_guard,
         hop: worker.shared.hop.as_bytes(),
     };
-    let authority = match head::check(&parts, seen, &head_limits) {
-        Ok(authority) => authority,
+    let refused = |refusal, guard, asked| Refused {
+        refusal,
+        guard,
+        asked,
+        route: None,
+    };
+    let found = match head::check(&parts, seen, &head_limits) {
+        Ok(authority) => match &connection.service {
+            Some(name) => own_port(&snapshot, name),
+            None => router::route(&snapshot.table, &parts, authority.as_ref()),
+        },
         Err(refusal) => {
             if refusal.reason == Reason::TargetTooLong {
                 worker.limit_hit(Limit::MaxTargetBytes);
             }
-            return refuse(guard, &refusal, &asked, None);
+            return Err(refused(refusal, guard, asked));
         }
     };
-    if *worker.shared.drain.borrow() == DrainPhase::Cut {
+    if worker.phase() == DrainPhase::Cut {
         let mut refusal = Refusal::new(Reason::Draining, "Outrigger is shutting down");
         refusal.retry_after = Some(1);
-        return refuse(guard, &refusal, &asked, None);
+        return Err(refused(refusal, guard, asked));
     }
-    let found = match &connection.service {
-        Some(name) => own_port(&snapshot, name),
-        None => router::route(&snapshot.table, &parts, authority.as_ref()),
+    let admitted = Admitted {
+        worker: Rc::clone(worker),
+        snapshot,
+        parts,
+        body,
+        seen,
+        on_upgrade,
+        asked,
+        guard,
+        started,
     };
-    let found = match found {
-        Ok(found) => found,
-        Err(missed) => match look_up(&worker, &snapshot, &missed).await {
-            Ok(found) => found,
-            Err(refusal) => return refuse(guard, &refusal, &asked, None),
+    Ok((admitted, found))
+}
+
+async fn look_up_first(
+    admitted: Admitted,
+    connection: Rc<Connection>,
+    missed: Missed,
+) -> Result<Response<ProxyBody>, Unanswered> {
+    match look_up(&admitted.worker, &admitted.snapshot, &missed).await {
+        Ok(found) => match dispatch(admitted, &connection, found) {
+            Ok(flow) => flow.run().await,
+            Err(refused) => refused.answer(),
         },
-    };
+        Err(refusal) => {
+            let Admitted { guard, asked, .. } = admitted;
+            Refused {
+                refusal,
+                guard,
+                asked,
+                route: None,
+            }
+            .answer()
+        }
+    }
+}
+
+/// A request on its way to an instance.
+struct Flow {
+    exchange: Exchange,
+    asked: Asked,
+    on_upgrade: Option<hyper::upgrade::OnUpgrade>,
+    /// A body that may turn out to be empty.
+    incoming: Option<Incoming>,
+}
+
+impl Flow {
+    async fn run(self: Box<Self>) -> Result<Response<ProxyBody>, Unanswered> {
+        let Self {
+            mut exchange,
+            asked,
+            on_upgrade,
+            incoming,
+        } = *self;
+        if let Some(incoming) = incoming {
+            exchange.body = Box::pin(after_first_frame(&exchange, incoming)).await;
+        }
+        match exchange.run().await {
+            Outcome::Answer(answer) => Ok(deliver(exchange, *answer, &asked, on_upgrade)),
+            Outcome::Refused(refusal) => {
+                let Exchange { guard, route, .. } = exchange;
+                Refused {
+                    refusal,
+                    guard,
+                    asked,
+                    route: Some(route),
+                }
+                .answer()
+            }
+        }
+    }
+}
+
+/// Makes the request ready for its upstream.
+#[expect(
+    clippy::result_large_err,
+    reason = "both ways are of one size; neither is kept"
+)]
+fn dispatch(
+    admitted: Admitted,
+    connection: &Connection,
+    found: Found,
+) -> Result<Box<Flow>, Refused> {
+    let Admitted {
+        worker,
+        snapshot,
+        mut parts,
+        body,
+        seen,
+        on_upgrade,
+        mut asked,
+        mut guard,
+        started,
+    } = admitted;
     let route = found.route;
     let service = &route.settings.service;
+    let limits = &snapshot.config.limits;
     guard.routed(&route);
     asked.via = service.via;
+    let refuse = |refusal, guard, asked| {
+        let route = Some(Arc::clone(&route));
+        Err(Refused {
+            refusal,
+            guard,
+            asked,
+            route,
+        })
+    };
     let too_long = limits.max_body_bytes > 0
         && content_length(&parts.headers).is_some_and(|length| length > limits.max_body_bytes);
     if too_long {
         worker.limit_hit(Limit::MaxBodyBytes);
-        let refusal = Refusal::new(
-            Reason::BodyTooLarge,
-            format!(
-                "the request body is larger than {} bytes",
-                limits.max_body_bytes
-            ),
-        );
-        return refuse(guard, &refusal, &asked, Some(&route));
+        let most = limits.max_body_bytes;
+        let message = format!("the request body is larger than {most} bytes");
+        return refuse(Refusal::new(Reason::BodyTooLarge, message), guard, asked);
     }
-    let client = grpc
-        .then(|| client_deadline(&parts.headers, started))
-        .flatten();
+    let client = if asked.grpc {
+        client_deadline(&parts.headers, started)
+    } else {
+        None
+    };
     if client.is_some_and(|end| end <= started) {
         let refusal = Refusal::new(Reason::RequestTimeout, "the deadline had passed on arrival");
-        return refuse(guard, &refusal, &asked, Some(&route));
+        return refuse(refusal, guard, asked);
     }
-    let host = passed_host(service, authority.as_ref(), &parts.headers);
+    let Some((target, prefix)) = stripped_target(&parts.uri, found.strip) else {
+        let refusal = Refusal::new(Reason::BadRequest, "the request target cannot be forwarded");
+        return refuse(refusal, guard, asked);
+    };
+    let host = passed_host(service, &parts);
     let upgrade = on_upgrade.is_some();
     asked.trailers |= headers::clean_request(&mut parts.headers, seen, upgrade);
-    let (target, prefix) = match stripped_target(&parts.uri, found.strip) {
-        Some(target) => target,
-        None => {
-            let refusal =
-                Refusal::new(Reason::BadRequest, "the request target cannot be forwarded");
-            return refuse(guard, &refusal, &asked, Some(&route));
-        }
-    };
     dress(
         &worker,
-        &connection,
+        connection,
         service,
         &mut parts.headers,
         &asked,
@@ -167,84 +341,95 @@ pub async fn serve(
         host.as_ref(),
     );
     parts.headers.remove(HOST);
-    parts.headers.remove(TRANSFER_ENCODING);
     if parts.version == Version::HTTP_2 {
         headers::join_cookies(&mut parts.headers, seen);
     }
-    let body = request_body(&worker, &parts, body, service.retry.max_body, limits).await;
+    let incoming = (!body.is_end_stream()).then_some(body);
+    let awaits_first = incoming.is_some() && may_be_empty(&parts);
+    let mut incoming = incoming;
+    let body = if awaits_first {
+        None
+    } else {
+        let multiplexed = parts.version == Version::HTTP_2;
+        incoming.take().map(|incoming| {
+            RequestBody::new(RequestBodyParts {
+                incoming,
+                first: None,
+                multiplexed,
+                clock: worker.clock,
+                keep_limit: service.retry.max_body,
+                max_bytes: limits.max_body_bytes,
+            })
+        })
+    };
     let time = RequestLimits::new(
         &service.timeout,
         service.retry.max_attempts,
-        grpc,
+        asked.grpc,
         client,
         started,
     );
-    let exchange = Exchange {
-        timer: Timer::new(worker.clock),
-        worker: Rc::clone(&worker),
-        snapshot: Arc::clone(&snapshot),
-        route: Arc::clone(&route),
-        method: parts.method,
-        target,
-        headers: parts.headers,
-        host,
-        body,
-        grpc,
-        time,
-        upgrade,
-        guard,
-    };
-    match exchange.run().await {
-        Outcome::Answer(delivery) => Ok(answer(&worker, *delivery, &asked, on_upgrade, &route)),
-        Outcome::Refused(refusal, guard) => refuse(guard, &refusal, &asked, Some(&route)),
-    }
+    Ok(Box::new(Flow {
+        exchange: Exchange {
+            timer: Timer::new(worker.clock),
+            worker,
+            snapshot,
+            grpc: asked.grpc,
+            method: parts.method,
+            target,
+            headers: parts.headers,
+            host,
+            body,
+            time,
+            upgrade,
+            guard,
+            route: Arc::clone(&route),
+        },
+        asked,
+        on_upgrade,
+        incoming,
+    }))
 }
 
-/// The request's body, if it has one. Over HTTP/2 a request without a body may end by an empty DATA
-/// frame; with a method that usually has none the first frame is awaited, since an HTTP/1.1 instance
-/// would get a coding for nothing otherwise.
-async fn request_body(
-    worker: &Worker,
-    parts: &http::request::Parts,
-    mut body: Incoming,
-    keep: usize,
-    limits: &Limits,
-) -> Option<Rc<RequestBody>> {
-    if body.is_end_stream() {
-        return None;
-    }
-    let multiplexed = parts.version == Version::HTTP_2;
-    let usually_none = matches!(
-        parts.method,
-        Method::GET | Method::HEAD | Method::OPTIONS | Method::DELETE | Method::TRACE
-    );
+/// Over HTTP/2 a request without a body may end by an empty DATA frame; with a method that usually
+/// has none the first frame is awaited, since an HTTP/1.1 instance would get a coding for nothing
+/// otherwise.
+fn may_be_empty(parts: &http::request::Parts) -> bool {
+    parts.version == Version::HTTP_2
+        && matches!(
+            parts.method,
+            Method::GET | Method::HEAD | Method::OPTIONS | Method::DELETE | Method::TRACE
+        )
+        && !parts.headers.contains_key(CONTENT_LENGTH)
+}
+
+/// The body after its first frame; `None` when it turned out to be empty.
+async fn after_first_frame(exchange: &Exchange, mut body: Incoming) -> Option<Rc<RequestBody>> {
     let mut first = None;
-    if multiplexed && usually_none && !parts.headers.contains_key(CONTENT_LENGTH) {
-        // One that waits for our answer first is served after this time.
-        match tokio::time::timeout(FIRST_FRAME, body.frame()).await {
-            Ok(Some(Ok(frame))) => {
-                let empty = frame.data_ref().is_some_and(bytes::Bytes::is_empty);
-                if empty && body.is_end_stream() {
-                    return None;
-                }
-                first = Some(frame);
+    // One that waits for our answer first is served after this time.
+    match tokio::time::timeout(FIRST_FRAME, body.frame()).await {
+        Ok(Some(Ok(frame))) => {
+            let empty = frame.data_ref().is_some_and(bytes::Bytes::is_empty);
+            if empty && body.is_end_stream() {
+                return None;
             }
-            // How it ended is said again to the one who reads it.
-            Ok(Some(Err(_)) | None) => {
-                if body.is_end_stream() {
-                    return None;
-                }
-            }
-            Err(_) => {}
+            first = Some(frame);
         }
+        // How it ended is said again to the one who reads it.
+        Ok(Some(Err(_)) | None) => {
+            if body.is_end_stream() {
+                return None;
+            }
+        }
+        Err(_) => {}
     }
     Some(RequestBody::new(RequestBodyParts {
         incoming: body,
         first,
-        multiplexed,
-        clock: worker.clock,
-        keep_limit: keep,
-        max_bytes: limits.max_body_bytes,
+        multiplexed: true,
+        clock: exchange.worker.clock,
+        keep_limit: exchange.route.settings.service.retry.max_body,
+        max_bytes: exchange.snapshot.config.limits.max_body_bytes,
     }))
 }
 
@@ -254,22 +439,26 @@ async fn request_body(
 pub struct Unanswered;
 
 /// The answer's head and body.
-fn answer(
-    worker: &Rc<Worker>,
+fn deliver(
+    exchange: Exchange,
     delivery: Delivery,
     asked: &Asked,
     on_upgrade: Option<hyper::upgrade::OnUpgrade>,
-    route: &Arc<Route>,
 ) -> Response<ProxyBody> {
+    let Exchange {
+        worker,
+        route,
+        guard,
+        timer,
+        body,
+        ..
+    } = exchange;
     let Delivery {
         mut response,
         mut carrier,
         attempt,
         class,
         kind,
-        guard,
-        timer,
-        body,
         idle,
     } = delivery;
     let status = response.status();
@@ -285,7 +474,7 @@ fn answer(
         attempt.finish(OutcomeClass::Success, None);
         drop(carrier);
         let idle = stack::tunnel_idle(&route.settings.service);
-        tokio::task::spawn_local(tunnel::run(Rc::clone(worker), app, instance, idle, guard));
+        tokio::task::spawn_local(tunnel::run(worker, app, instance, idle, guard));
         let (parts, _incoming) = response.into_parts();
         return finish_head(Response::from_parts(parts, ProxyBody::Empty), asked);
     }
@@ -294,7 +483,7 @@ fn answer(
     }
     let unsent = body.filter(|b| b.written_at().is_none());
     let (parts, incoming) = response.into_parts();
-    let body = UpstreamBody::new(UpstreamBodyParts {
+    let body = UpstreamBody::wrap(UpstreamBodyParts {
         inner: incoming,
         carrier,
         request_body: unsent,
@@ -450,20 +639,23 @@ fn dress(
     }
 }
 
-/// Host as it is passed on; `None` when it is to be the service's name.
-fn passed_host(
-    service: &Service,
-    authority: Option<&Authority<'_>>,
-    headers: &HeaderMap,
-) -> Option<HeaderValue> {
-    let authority = authority?;
-    if service.host_header == HostHeader::Auto && authority.is_loopback() {
+/// Host as it is passed on; `None` when it is to be the service's name. The head was checked: an
+/// absolute target or `:authority` comes before Host.
+fn passed_host(service: &Service, parts: &http::request::Parts) -> Option<HeaderValue> {
+    let host = parts.headers.get(HOST);
+    let text = match parts.uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => host?.to_str().ok()?,
+    };
+    if service.host_header == HostHeader::Auto
+        && Authority::parse(text).is_ok_and(|authority| authority.is_loopback())
+    {
         return None;
     }
     // The header's own value where it says the same, without a copy.
-    match headers.get(HOST) {
-        Some(value) if value.as_bytes() == authority.text().as_bytes() => Some(value.clone()),
-        Some(_) | None => HeaderValue::from_str(authority.text()).ok(),
+    match host {
+        Some(value) if value.as_bytes() == text.as_bytes() => Some(value.clone()),
+        Some(_) | None => HeaderValue::from_str(text).ok(),
     }
 }
 
@@ -502,9 +694,9 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     })
 }
 
-fn wants_upgrade(request: &Request<Incoming>) -> bool {
-    request.version() == Version::HTTP_11
-        && request.headers().contains_key(http::header::UPGRADE)
+fn wants_upgrade(request: &Request<Incoming>, seen: Seen) -> bool {
+    seen.upgrade()
+        && request.version() == Version::HTTP_11
         && headers::list_has(request.headers(), &http::header::CONNECTION, "upgrade")
         // A change of HTTP version is our own business, not the instance's.
         && !headers::list_has(request.headers(), &http::header::UPGRADE, "h2c")
@@ -514,19 +706,30 @@ fn request_id(worker: &Worker, headers: &HeaderMap, seen: Seen) -> Option<Header
     if seen.request_id() {
         return headers.get(REQUEST_ID).cloned();
     }
-    const HEX: &[u8; 16] = b"0123456789abcdef";
-    let mut text = [0_u8; 32];
-    let random: u128 = worker.rng.borrow_mut().u128(..);
-    for (i, byte) in text.iter_mut().enumerate() {
-        let nibble = usize::try_from((random >> (i * 4)) & 0xf).unwrap_or(0);
-        *byte = HEX.get(nibble).copied().unwrap_or(b'0');
+    const fn hex(nibble: u8) -> u8 {
+        if nibble < 10 {
+            b'0' + nibble
+        } else {
+            b'a' + nibble - 10
+        }
     }
-    HeaderValue::from_bytes(&text).ok()
+    let mut text = [b'0'; 32];
+    let random = worker.rng.borrow_mut().u128(..).to_le_bytes();
+    for (pair, byte) in text.chunks_exact_mut(2).zip(random) {
+        let [high, low] = pair else { continue };
+        *high = hex(byte >> 4);
+        *low = hex(byte & 0xf);
+    }
+    let mut value = HeaderValue::from_bytes(&text).ok()?;
+    // Different each time: the header tables of HTTP/2 must not keep it.
+    value.set_sensitive(true);
+    Some(value)
 }
 
 fn note(
     snapshot: &Snapshot,
     parts: &http::request::Parts,
+    seen: Seen,
     request_id: Option<&HeaderValue>,
 ) -> Option<RequestNote> {
     let settings = &snapshot.config.telemetry.access_log;
@@ -536,9 +739,17 @@ fn note(
     Some(RequestNote {
         method: parts.method.clone(),
         path: settings.log_paths.then(|| parts.uri.path().to_owned()),
-        host: parts.headers.get(HOST).cloned(),
+        host: parts
+            .headers
+            .get(HOST)
+            .cloned()
+            .or_else(|| HeaderValue::from_str(parts.uri.authority()?.as_str()).ok()),
         request_id: request_id.cloned(),
-        traceparent: parts.headers.get("traceparent").cloned(),
+        traceparent: if seen.traceparent() {
+            parts.headers.get(TRACEPARENT).cloned()
+        } else {
+            None
+        },
     })
 }
 

@@ -92,6 +92,11 @@ impl RequestGuard {
         self.instance = Some(Arc::clone(instance));
     }
 
+    /// The last one was none: nothing was tried.
+    pub fn unattempt(&mut self) {
+        self.attempts = self.attempts.saturating_sub(1);
+    }
+
     /// Tries so far.
     pub const fn attempts(&self) -> u32 {
         self.attempts

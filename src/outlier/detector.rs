@@ -3,10 +3,12 @@
 //! own, no floats. It is the one writer of ejection state.
 //!
 //! Order at one instant: expiries, due trials, bucket close, then the input.
-//! Read on: `detector/instance.rs` (the states), `detector/evaluate.rs` (who goes),
-//! `detector/probe.rs` (trials), `detector/moves.rs` (out and in), `detector/identity.rs`
-//! (endpoints), `detector/reload.rs` (policies), `detector/overrides.rs` (operators).
+//! Read on: `detector/instance.rs` (the states), `detector/judge.rs` (who is abnormal),
+//! `detector/evaluate.rs` (who goes), `detector/moves.rs` (out and in), `detector/probe.rs` (trials),
+//! `detector/answer.rs` (what they say), `detector/identity.rs` (endpoints), `detector/reload.rs`
+//! (policies), `detector/overrides.rs` (operators).
 
+mod answer;
 mod effect;
 mod evaluate;
 mod identity;
@@ -20,9 +22,6 @@ mod probe;
 mod reload;
 mod tally;
 mod view;
-
-#[cfg(test)]
-mod tests;
 
 pub use effect::{
     Cause, Effect, Ejected, Evidence, Numbers, Refusal, Restored, RestoredBy, Suppressed,
@@ -66,10 +65,12 @@ pub struct Detector {
     abnormal: BTreeSet<Address>,
     /// Those that a bucket close could change.
     watch: BTreeSet<Address>,
-    /// Those with new outcomes since the latest evaluation.
+    /// Those with new outcomes since the latest evaluation, or judged by other rules since.
     dirty: BTreeSet<Address>,
-    /// The policy changed since the latest evaluation.
-    judge_all: bool,
+    /// All abnormal ones were placed and nothing changed since; value: an exchange was allowed.
+    placed: Option<bool>,
+    /// Whether the upstream's calls allowed to judge, at the latest evaluation.
+    was_busy: Option<bool>,
     calls: Ring,
     tally: Tally,
     epochs: u64,
@@ -104,7 +105,8 @@ impl Detector {
             abnormal: BTreeSet::new(),
             watch: BTreeSet::new(),
             dirty: BTreeSet::new(),
-            judge_all: false,
+            placed: None,
+            was_busy: None,
             calls: Ring::default(),
             tally: Tally::default(),
             epochs: 0,
@@ -174,7 +176,8 @@ impl Detector {
             Input::Endpoints(list) => self.replace_endpoints(list),
             Input::Facts(facts) => {
                 self.facts = facts;
-                self.judge_all = true;
+                self.judge_all();
+                self.withdraw_offers();
             }
             Input::Hint { address } => self.hint(&address, self.now),
             Input::Outcome(outcome) => self.outcome(&outcome),
@@ -211,6 +214,7 @@ impl Detector {
             return;
         }
         self.unsettled = false;
+        self.placed = None;
         self.keep_one_in();
         self.update_last_resort();
         self.warn_of_zero_cap();
@@ -247,10 +251,11 @@ impl Detector {
             Some(Origin::Rules | Origin::Operator { .. }) => return,
         }
         instance.window.add(&sample_of(outcome), self.bucket);
-        if outcome.class == OutcomeClass::Success {
-            if let Some(memory) = &mut instance.memory {
+        match &mut instance.memory {
+            Some(memory) if outcome.class == OutcomeClass::Success => {
                 memory.successes_left = memory.successes_left.saturating_sub(outcome.count);
             }
+            Some(_) | None => {}
         }
         if instance.needs_watch() {
             self.watch.insert(outcome.address.clone());
@@ -276,7 +281,8 @@ impl Detector {
 
     /// Share of traffic in basis points that `instance` gets by its ramp.
     fn share_of(&self, instance: &Instance) -> u32 {
-        instance.ramp_start.map_or(FULL_SHARE, |start| {
+        let start = instance.ramp_start.or(instance.shadow_ramp);
+        start.map_or(FULL_SHARE, |start| {
             ramp_share(self.now.since(start), self.policy.ramp)
         })
     }

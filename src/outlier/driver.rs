@@ -132,6 +132,10 @@ enum Checked {
 
 /// The driver.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, none excludes another"
+)]
 pub struct Driver {
     upstream: Arc<Upstream>,
     service: Arc<Service>,
@@ -148,6 +152,7 @@ pub struct Driver {
     decisions: Decisions,
     version: u64,
     seen_version: Option<u64>,
+    source_closed: bool,
     last_resort: bool,
     last_eligible: Timestamp,
     last_request: Timestamp,
@@ -180,6 +185,7 @@ impl Driver {
             decisions: Decisions::default(),
             version: 0,
             seen_version: None,
+            source_closed: false,
             last_resort: false,
             last_eligible: Timestamp::ZERO,
             last_request: Timestamp::ZERO,
@@ -215,12 +221,10 @@ impl Driver {
                     }
                     None => return self.retire(),
                 },
-                changed = self.source.view.changed() => {
-                    if changed.is_err() {
-                        // The source is gone (its registry was removed): the last set stays.
-                        let last = self.source.view.borrow().clone();
-                        self.source.view = watch::channel(last).1;
-                    }
+                changed = self.source.view.changed(), if !self.source_closed => {
+                    // A source that is gone, or never changes, is not asked again: its last set
+                    // stays.
+                    self.source_closed = changed.is_err();
                     self.feed();
                     self.endpoints_changed();
                 }
@@ -279,6 +283,7 @@ impl Driver {
         if let Some(source) = settings.source {
             self.source = source;
             self.seen_version = None;
+            self.source_closed = false;
         }
         self.endpoints_changed();
         if checks_changed {

@@ -1,9 +1,16 @@
-//! Replays a recorded history through the detector: JSON lines of inputs and of what must follow.
-//! Pure; `examples/replay.rs` reads the files. The format is described in `docs/testing.md`.
-//! Next: `replay/trace.rs` (lines in), `replay/render.rs` (lines out).
+//! Replays a recorded history through the detector. Pure: `examples/replay.rs` reads the files.
+//!
+//! A trace is JSON lines: a header (`version` 2 and the `policy`, with the unit in every name), then
+//! events (`t` in milliseconds, `event`) and, where they must follow, expectations (`t`, `expect`).
+//! Between two lines the detector's own deadlines and the answers of trials in flight are worked off
+//! in time order, a deadline before an answer of the same instant. A field that an expectation
+//! leaves out is not compared. Next: `replay/trace.rs` (lines in), `replay/render.rs` (lines out).
 
 mod render;
 mod trace;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use crate::clock::Timestamp;
-
 /// Full share of traffic, in basis points.
 pub const FULL_SHARE: u32 = 10_000;
 /// Share at the moment of a restore: 1/8.
@@ -62,11 +60,6 @@ pub fn ramp_share(elapsed: Duration, ramp: Duration) -> u32 {
     }
     let grown = u128::from(FULL_SHARE - FIRST_SHARE) * elapsed.as_nanos() / ramp.as_nanos().max(1);
     FIRST_SHARE + u32::try_from(grown).unwrap_or(0)
-}
-
-/// The later of two instants.
-pub fn later(a: Timestamp, b: Timestamp) -> Timestamp {
-    a.max(b)
 }
 
 /// `duration` x `by` / `of`, rounded down.

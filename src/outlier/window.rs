@@ -252,6 +252,7 @@ struct Run {
 impl Streak {
     fn add(&mut self, sample: &Sample, now: BucketIndex) {
         const DEATHS: usize = 256;
+        const RUNS: usize = 1_024;
         if self.runs.back().is_none_or(|run| run.bucket != now) {
             self.runs.push_back(Run {
                 bucket: now,
@@ -267,6 +268,10 @@ impl Streak {
             if self.deaths.len() > DEATHS {
                 self.deaths.pop_front();
             }
+        }
+        // Ten time-outs of ours decide: what is cut off here could change a number, no verdict.
+        if self.runs.len() > RUNS {
+            self.runs.pop_front();
         }
         if let Some(run) = self.runs.back_mut() {
             run.calls += sample.count;

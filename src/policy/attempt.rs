@@ -7,12 +7,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::Response;
 use hyper::body::Incoming;
 
 use super::limits::RequestLimits;
 use super::outcome::{AttemptGuard, Cancelled};
 use super::retry::Trigger;
+use super::stack::Builder;
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Limits, Service};
 use crate::error::{Reason, Refusal};
@@ -26,6 +27,10 @@ use crate::worker::Worker;
 
 /// Everything one attempt needs.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts about one attempt, each set once"
+)]
 pub struct Attempt<'a> {
     /// Ours.
     pub worker: &'a Rc<Worker>,
@@ -49,6 +54,8 @@ pub struct Attempt<'a> {
     pub lease_until: Option<Timestamp>,
     /// Never reuse an open connection (the repeat after a stale one).
     pub fresh: bool,
+    /// When it began.
+    pub begun: Timestamp,
 }
 
 /// A head came.
@@ -78,122 +85,48 @@ pub enum Failure {
     },
 }
 
-/// Builds the request for HTTP/1.1 or HTTP/2 with this body.
-pub type BuildRequest<'a> = &'a mut dyn FnMut(AttemptBody) -> Option<Request<AttemptBody>>;
-
 /// Runs the attempt. `may_follow` is asked when an automatic attempt limit is over: without another
 /// try to follow the attempt keeps what is left of the request's time.
 pub async fn run(
     mut attempt: Attempt<'_>,
     pool: &Rc<InstancePool>,
     guard: AttemptGuard,
-    build: BuildRequest<'_>,
-    may_follow: &mut dyn FnMut() -> bool,
+    build: &Builder<'_>,
+    may_follow: &dyn Fn() -> bool,
 ) -> Result<Answer, Failure> {
     let clock = attempt.worker.clock;
-    let connect_from = clock.now();
-    let connect_until = connect_from + attempt.service.timeout.connect;
-    let until = connect_until
-        .min(attempt.time.deadline())
-        .min(attempt.lease_until.unwrap_or(Timestamp::MAX));
-    let settings = &attempt.service.pool;
-    let reused = if attempt.fresh {
-        None
-    } else if attempt.http2 {
-        pool.reuse_stream(settings).map(Carrier::Http2)
-    } else {
-        pool.reuse(settings).map(Carrier::Http1)
-    };
-    let carrier = match reused {
-        Some(carrier) => Ok(Some(carrier)),
+    let mut started = attempt.begun;
+    let mut carrier = match reuse(&attempt, pool) {
+        Some(carrier) => carrier,
         None => {
-            let (limits, fresh, http2) = (attempt.limits, attempt.fresh, attempt.http2);
-            let connect = async {
-                match (http2, fresh) {
-                    (false, _) => pool.connect(settings, limits).await.map(Carrier::Http1),
-                    (true, false) => pool.stream(settings, limits).await.map(Carrier::Http2),
-                    (true, true) => pool.connect_h2(settings, limits).await.map(Carrier::Http2),
-                }
+            // Rare: boxed, so that an attempt on an open connection stays small.
+            let carrier = match Box::pin(connect(&mut attempt, pool)).await {
+                Ok(carrier) => carrier,
+                Err(end) => return Err(connect_failed(&attempt, guard, end)),
             };
-            within(attempt.timer, until, connect).await.transpose()
+            started = clock.now();
+            carrier
         }
     };
-    let carrier = match carrier {
-        Ok(Some(carrier)) => carrier,
-        Ok(None) => {
-            return Err(connect_timed_out(
-                &attempt,
-                guard,
-                connect_from,
-                connect_until,
-                clock.now(),
-            ));
-        }
-        Err(CheckoutError::Full) => {
-            guard.forget();
-            attempt.worker.limit_hit(Limit::PoolConnections);
-            return Err(Failure::Full);
-        }
-        Err(CheckoutError::Failed(error)) => {
-            let message = format!("cannot connect to {}: {error}", guard.instance.address);
-            guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::ConnectRefused));
-            return Err(failed(
-                Reason::ConnectFailed,
-                message,
-                Trigger::ConnectFailure,
-            ));
-        }
-        Err(CheckoutError::Handshake(error)) => {
-            let message = format!("{} does not speak HTTP/2: {error}", guard.instance.address);
-            guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Protocol));
-            return Err(failed(
-                Reason::ConnectFailed,
-                message,
-                Trigger::ConnectFailure,
-            ));
-        }
-    };
-    exchange(&mut attempt, carrier, guard, build, may_follow).await
-}
-
-/// Writes the request and awaits the head.
-async fn exchange(
-    attempt: &mut Attempt<'_>,
-    mut carrier: Carrier,
-    guard: AttemptGuard,
-    build: BuildRequest<'_>,
-    may_follow: &mut dyn FnMut() -> bool,
-) -> Result<Answer, Failure> {
-    let clock = attempt.worker.clock;
     let body = match attempt.body {
         Some(body) => body.attempt(),
         None => AttemptBody::empty(),
     };
-    let Some(request) = build(body) else {
+    let Some(request) = build.build(&guard.instance, body, started) else {
         guard.forget();
-        return Err(failed(
-            Reason::BadRequest,
-            "the request cannot be written for this instance".to_owned(),
-            Trigger::Other,
-        ));
+        let message = "the request cannot be written for this instance".to_owned();
+        return Err(failed(Reason::BadRequest, message, Trigger::Other));
     };
-    let started = clock.now();
-    let reused = match &carrier {
-        Carrier::Http1(lent) => lent.reused,
-        Carrier::Http2(stream) => {
-            guard.dies_with(stream.connection());
-            stream.reused
-        }
-    };
-    let mut watch = Watch::new(attempt, &guard, started);
+    let mut watch = Watch::new(&attempt, &guard, started);
     let sent = match &mut carrier {
         Carrier::Http1(lent) => {
             let send = pin!(lent.sender.try_send_request(request));
-            watch.run(attempt, &guard, send, may_follow).await
+            watch.run(&mut attempt, &guard, send, may_follow).await
         }
         Carrier::Http2(stream) => {
+            guard.dies_with(stream.connection());
             let send = pin!(stream.sender.try_send_request(request));
-            watch.run(attempt, &guard, send, may_follow).await
+            watch.run(&mut attempt, &guard, send, may_follow).await
         }
     };
     if let Some(written) = attempt.body.and_then(|b| b.written_at()) {
@@ -210,12 +143,81 @@ async fn exchange(
         }
         Ok(Err(mut error)) => {
             let unsent = error.take_message().is_some();
-            if let Carrier::Http2(stream) = &carrier {
-                stream.retire();
-            }
-            Err(send_failed(attempt, guard, error.error(), unsent, reused))
+            let error = error.error();
+            let reused = match &carrier {
+                Carrier::Http1(lent) => lent.reused,
+                Carrier::Http2(stream) => {
+                    if unsent || h2_goaway(error) || error.is_closed() {
+                        stream.retire();
+                    }
+                    stream.reused
+                }
+            };
+            Err(send_failed(&attempt, guard, error, unsent, reused))
         }
-        Err(over) => Err(time_is_over(attempt, guard, &over, started, clock.now())),
+        Err(over) => Err(time_is_over(&attempt, guard, &over, started, clock.now())),
+    }
+}
+
+/// An open connection, unless a fresh one is wanted.
+fn reuse(attempt: &Attempt<'_>, pool: &Rc<InstancePool>) -> Option<Carrier> {
+    let settings = &attempt.service.pool;
+    if attempt.fresh {
+        None
+    } else if attempt.http2 {
+        pool.reuse_stream(settings).map(Carrier::Http2)
+    } else {
+        pool.reuse(settings).map(Carrier::Http1)
+    }
+}
+
+/// Why there is no connection.
+enum NoCarrier {
+    /// Not in time.
+    TimeIsOver,
+    /// The pool says why.
+    Checkout(CheckoutError),
+}
+
+/// A new connection, within the limits that lie before the attempt's clock.
+async fn connect(attempt: &mut Attempt<'_>, pool: &Rc<InstancePool>) -> Result<Carrier, NoCarrier> {
+    let until = (attempt.begun + attempt.service.timeout.connect)
+        .min(attempt.time.deadline())
+        .min(attempt.lease_until.unwrap_or(Timestamp::MAX));
+    let (settings, limits) = (&attempt.service.pool, attempt.limits);
+    let (fresh, http2) = (attempt.fresh, attempt.http2);
+    let connect = async {
+        match (http2, fresh) {
+            (false, _) => pool.connect(settings, limits).await.map(Carrier::Http1),
+            (true, false) => pool.stream(settings, limits).await.map(Carrier::Http2),
+            (true, true) => pool.connect_h2(settings, limits).await.map(Carrier::Http2),
+        }
+    };
+    match within(attempt.timer, until, connect).await {
+        Some(connected) => connected.map_err(NoCarrier::Checkout),
+        None => Err(NoCarrier::TimeIsOver),
+    }
+}
+
+fn connect_failed(attempt: &Attempt<'_>, guard: AttemptGuard, end: NoCarrier) -> Failure {
+    let address = guard.instance.address.clone();
+    match end {
+        NoCarrier::TimeIsOver => connect_timed_out(attempt, guard),
+        NoCarrier::Checkout(CheckoutError::Full) => {
+            guard.forget();
+            attempt.worker.limit_hit(Limit::PoolConnections);
+            Failure::Full
+        }
+        NoCarrier::Checkout(CheckoutError::Failed(error)) => {
+            guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::ConnectRefused));
+            let message = format!("cannot connect to {address}: {error}");
+            failed(Reason::ConnectFailed, message, Trigger::ConnectFailure)
+        }
+        NoCarrier::Checkout(CheckoutError::Handshake(error)) => {
+            guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Protocol));
+            let message = format!("{address} does not speak HTTP/2: {error}");
+            failed(Reason::ConnectFailed, message, Trigger::ConnectFailure)
+        }
     }
 }
 
@@ -286,7 +288,7 @@ impl Watch {
         attempt: &mut Attempt<'_>,
         guard: &AttemptGuard,
         mut send: std::pin::Pin<&mut F>,
-        may_follow: &mut dyn FnMut() -> bool,
+        may_follow: &dyn Fn() -> bool,
     ) -> Result<F::Output, Over> {
         std::future::poll_fn(|cx| {
             if let Poll::Ready(output) = send.as_mut().poll(cx) {
@@ -302,7 +304,7 @@ impl Watch {
         attempt: &mut Attempt<'_>,
         guard: &AttemptGuard,
         cx: &mut Context<'_>,
-        may_follow: &mut dyn FnMut() -> bool,
+        may_follow: &dyn Fn() -> bool,
     ) -> Poll<Over> {
         if self.written.is_none()
             && let Some(body) = attempt.body
@@ -416,18 +418,13 @@ pub async fn within<F: Future>(
     .await
 }
 
-fn connect_timed_out(
-    attempt: &Attempt<'_>,
-    guard: AttemptGuard,
-    from: Timestamp,
-    connect_until: Timestamp,
-    now: Timestamp,
-) -> Failure {
+fn connect_timed_out(attempt: &Attempt<'_>, guard: AttemptGuard) -> Failure {
     let address = guard.instance.address.clone();
+    let (now, from) = (attempt.worker.clock.now(), attempt.begun);
     let lateness = now.since(attempt.timer.at());
-    if now >= connect_until || attempt.lease_until.is_some_and(|lease| now >= lease) {
+    let limit = attempt.service.timeout.connect;
+    if now >= from + limit || attempt.lease_until.is_some_and(|lease| now >= lease) {
         guard.timed_out(ErrorKind::ConnectTimeout, from, lateness);
-        let limit = attempt.service.timeout.connect;
         let message = format!("no connection to {address} within {limit:?}");
         return failed(Reason::ConnectTimeout, message, Trigger::ConnectFailure);
     }

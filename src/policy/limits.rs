@@ -37,7 +37,9 @@ impl RequestLimits {
             .filter(|_| !grpc || timeouts.request_explicit);
         let attempt = match timeouts.attempt {
             AttemptTimeout::Auto if grpc => AttemptTimeout::Unlimited,
-            other => other,
+            limit @ (AttemptTimeout::Auto
+            | AttemptTimeout::After(_)
+            | AttemptTimeout::Unlimited) => limit,
         };
         Self {
             started,

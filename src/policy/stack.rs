@@ -75,10 +75,10 @@ pub enum Outcome {
     /// An instance's answer.
     Answer(Box<Delivery>),
     /// Ours.
-    Refused(Refusal, RequestGuard),
+    Refused(Refusal),
 }
 
-/// An instance's answer and everything that ends with it.
+/// An instance's answer and what ends with it.
 #[derive(Debug)]
 pub struct Delivery {
     /// The head and hyper's body.
@@ -91,12 +91,6 @@ pub struct Delivery {
     pub class: OutcomeClass,
     /// With it.
     pub kind: Option<ErrorKind>,
-    /// Counted and logged.
-    pub guard: RequestGuard,
-    /// Reused by the body.
-    pub timer: Timer,
-    /// While it is not completely sent, the connection cannot be reused.
-    pub body: Option<Rc<RequestBody>>,
     /// Longest silence.
     pub idle: Option<Duration>,
 }
@@ -110,26 +104,31 @@ struct Picked {
 }
 
 impl Exchange {
-    /// Runs attempts until there is an answer.
-    pub async fn run(mut self) -> Outcome {
+    /// Runs attempts until there is an answer. What is rare is boxed, so that the usual request stays
+    /// small.
+    pub async fn run(&mut self) -> Outcome {
         let mut tried: Vec<u64> = Vec::new();
         let mut full: Vec<u64> = Vec::new();
         let mut last: Option<Refusal> = None;
         let mut budget_held = false;
         loop {
-            let picked = match self.pick(&tried, &full, &mut budget_held).await {
+            let picked = match self.pick_now(&tried, &full) {
+                Some(picked) => picked,
+                None => Box::pin(self.pick(&tried, &full, &mut budget_held)).await,
+            };
+            let picked = match picked {
                 Ok(picked) => picked,
                 Err(Reason::Overflow) => {
-                    if self.wait_for_place(&full).await {
+                    if Box::pin(self.wait_for_place(&full)).await {
                         full.clear();
                         continue;
                     }
                     let refusal = last.unwrap_or_else(|| overflow(&self.route));
-                    return self.refuse(refusal);
+                    return Outcome::Refused(refusal);
                 }
                 Err(reason) => {
                     let refusal = last.unwrap_or_else(|| self.nothing_to_pick(reason));
-                    return self.refuse(refusal);
+                    return Outcome::Refused(refusal);
                 }
             };
             let is_trial = picked.trial.is_some();
@@ -150,7 +149,7 @@ impl Exchange {
                     {
                         answer.guard.finish(class, kind);
                         drop(answer.carrier);
-                        self.back_off().await;
+                        Box::pin(self.back_off()).await;
                         continue;
                     }
                     if budget_held {
@@ -158,11 +157,14 @@ impl Exchange {
                     }
                     return self.deliver(answer, class, kind, &picked);
                 }
-                Err(Failure::Full) => full.push(picked.instance.id),
+                Err(Failure::Full) => {
+                    self.guard.unattempt();
+                    full.push(picked.instance.id);
+                }
                 Err(Failure::Stale) => {
                     // Repeated inside `attempt`; it never comes out.
                     let refusal = overflow(&self.route);
-                    return self.refuse(refusal);
+                    return Outcome::Refused(refusal);
                 }
                 Err(Failure::Failed { refusal, trigger }) => {
                     tried.push(picked.instance.id);
@@ -177,10 +179,10 @@ impl Exchange {
                         && self.take_budget(trigger, &mut budget_held);
                     if !again {
                         // Without an upstream's answer the first failure's reason is given.
-                        return self.refuse(last.unwrap_or(refusal));
+                        return Outcome::Refused(last.unwrap_or(refusal));
                     }
                     last.get_or_insert(refusal);
-                    self.back_off().await;
+                    Box::pin(self.back_off()).await;
                 }
             }
         }
@@ -192,6 +194,25 @@ impl Exchange {
 
     fn now(&self) -> Timestamp {
         self.worker.clock.now()
+    }
+
+    /// The usual pick: the registry has answered, nothing is ejected, nothing was tried or full.
+    fn pick_now(&self, tried: &[u64], full: &[u64]) -> Option<Result<Picked, Reason>> {
+        let selectable = self.route.upstream.selectable();
+        if selectable.watch_requests || !full.is_empty() {
+            return None;
+        }
+        let algorithm = self.service().load_balancer;
+        let now = self.time.started();
+        let entry = self
+            .worker
+            .pick(&self.route.upstream, algorithm, &selectable, tried, now)?;
+        Some(Ok(Picked {
+            instance: Arc::clone(&entry.instance),
+            http2: entry.http2,
+            policy: Arc::clone(&selectable.policy),
+            trial: None,
+        }))
     }
 
     /// Picks an instance: a trial on offer if this request may be one, else by the balancer; waits
@@ -339,56 +360,67 @@ impl Exchange {
         }
         let pool = self.worker.pools.of(&picked.instance);
         let http2 = self.speaks_http2(picked.http2);
+        let attempts = self.guard.attempts();
+        let Self {
+            worker,
+            snapshot,
+            route,
+            method,
+            target,
+            headers,
+            host,
+            body,
+            grpc,
+            time,
+            timer,
+            ..
+        } = self;
+        let (worker, route, grpc) = (&*worker, &*route, *grpc);
+        let service = &*route.settings.service;
+        let retry = &service.retry;
+        let follow = Follow {
+            route,
+            worker,
+            tried,
+            attempts,
+        };
+        let can_replay = body.as_ref().is_none_or(|b| b.can_replay());
+        let may_follow = || {
+            retry.retry_on.attempt_timeout
+                && can_replay
+                && retry::method_allowed(&retry.methods, method, grpc)
+                && follow.possible()
+        };
+        let builder = Builder {
+            method,
+            target,
+            headers,
+            host: host_value(service, route, host.as_ref(), &picked.instance),
+            http2,
+            client: time.client(),
+            has_body: body.is_some(),
+        };
         let mut fresh = false;
         loop {
-            let now = self.worker.clock.now();
+            let now = worker.clock.now();
             let lease = picked.trial.map(|(lease, _)| lease);
             let instance = Arc::clone(&picked.instance);
-            let guard = AttemptGuard::new(&self.worker, &self.route, instance, now, lease);
-            let (route, snapshot) = (Arc::clone(&self.route), Arc::clone(&self.snapshot));
-            let worker = Rc::clone(&self.worker);
-            let follow = Follow {
-                route: &route,
-                worker: &worker,
-                tried,
-                attempts: self.guard.attempts(),
-            };
-            let idempotent = retry::is_idempotent(&self.method);
-            let service = &route.settings.service;
-            let body = self.body.clone();
-            let can_replay = body.as_ref().is_none_or(|b| b.can_replay());
-            let method_ok = retry::method_allowed(&service.retry.methods, &self.method, self.grpc);
-            let builder = Builder {
-                method: &self.method,
-                target: &self.target,
-                headers: &self.headers,
-                host: host_value(service, &route, self.host.as_ref(), &picked.instance),
-                http2,
-                client: self.time.client(),
-                now,
-                has_body: body.is_some(),
-            };
-            let mut build = |body: AttemptBody| builder.build(&picked.instance, body);
-            let mut may_follow = || {
-                method_ok
-                    && can_replay
-                    && service.retry.retry_on.attempt_timeout
-                    && follow.possible()
-            };
+            let guard = AttemptGuard::new(worker, route, instance, now, lease);
             let attempt = Attempt {
-                worker: &worker,
+                worker,
                 service,
                 limits: &snapshot.config.limits,
-                time: &mut self.time,
-                timer: &mut self.timer,
+                time,
+                timer,
                 body: body.as_ref(),
                 http2,
-                grpc: self.grpc,
-                idempotent_method: idempotent,
+                grpc,
+                idempotent_method: retry::is_idempotent(method),
                 lease_until: picked.trial.map(|(_, until)| until),
                 fresh,
+                begun: now,
             };
-            match attempt::run(attempt, &pool, guard, &mut build, &mut may_follow).await {
+            match attempt::run(attempt, &pool, guard, &builder, &may_follow).await {
                 Err(Failure::Stale) if !fresh => fresh = true,
                 other => return other,
             }
@@ -515,12 +547,8 @@ impl Exchange {
         refusal
     }
 
-    fn refuse(self, refusal: Refusal) -> Outcome {
-        Outcome::Refused(refusal, self.guard)
-    }
-
     fn deliver(
-        mut self,
+        &mut self,
         answer: Answer,
         class: OutcomeClass,
         kind: Option<ErrorKind>,
@@ -539,7 +567,7 @@ impl Exchange {
         if let Some(fault) = rule_broken(&response, self.upgrade) {
             let message = format!("{} {fault}", picked.instance.address);
             guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Protocol));
-            return self.refuse(Refusal::new(Reason::UpstreamProtocol, message));
+            return Outcome::Refused(Refusal::new(Reason::UpstreamProtocol, message));
         }
         if guard.is_trial() && class == OutcomeClass::Success {
             guard.good_head();
@@ -557,9 +585,6 @@ impl Exchange {
             attempt: guard,
             class,
             kind,
-            guard: self.guard,
-            timer: self.timer,
-            body: self.body,
             idle,
         }))
     }
@@ -711,26 +736,32 @@ fn host_value(
 }
 
 /// Writes the request's head in the form of the instance's protocol.
-struct Builder<'a> {
+#[derive(Debug)]
+pub struct Builder<'a> {
     method: &'a Method,
     target: &'a PathAndQuery,
     headers: &'a HeaderMap,
     host: HeaderValue,
     http2: bool,
     client: Option<Timestamp>,
-    now: Timestamp,
     has_body: bool,
 }
 
 impl Builder<'_> {
-    fn build(&self, instance: &Instance, body: AttemptBody) -> Option<Request<AttemptBody>> {
+    /// The request for `instance` at `now`, with this body.
+    pub fn build(
+        &self,
+        instance: &Instance,
+        body: AttemptBody,
+        now: Timestamp,
+    ) -> Option<Request<AttemptBody>> {
         let known = body.size_hint().exact();
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
         *request.headers_mut() = self.headers.clone();
         let headers = request.headers_mut();
         if let Some(client) = self.client {
-            let left = limits::format_grpc_timeout(client.since(self.now));
+            let left = limits::format_grpc_timeout(client.since(now));
             headers.insert(GRPC_TIMEOUT, HeaderValue::try_from(left).ok()?);
         }
         if self.http2 {

@@ -25,6 +25,10 @@ pub const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for")
 pub const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// With `forwarded_headers: append`.
 pub const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+/// W3C trace context.
+pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// What a browser says of a request's origin.
+pub const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The client's own deadline.
 pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// Our entry in `via`.
@@ -52,6 +56,8 @@ impl Seen {
     const COOKIE: u16 = 1 << 10;
     const REQUEST_ID: u16 = 1 << 11;
     const VIA: u16 = 1 << 12;
+    const TRACEPARENT: u16 = 1 << 13;
+    const SEC_FETCH_SITE: u16 = 1 << 14;
 
     /// One pass over the names.
     pub fn scan(headers: &HeaderMap) -> Self {
@@ -70,7 +76,9 @@ impl Seen {
                 {
                     Self::PROXY_AUTH
                 }
+                (Some(b's'), 14) if *name == SEC_FETCH_SITE => Self::SEC_FETCH_SITE,
                 (Some(b't'), 2) => Self::TE,
+                (Some(b't'), 11) if *name == TRACEPARENT => Self::TRACEPARENT,
                 (Some(b't'), 7) if *name == TRAILER => Self::TRAILER,
                 (Some(b't'), 17) if *name == TRANSFER_ENCODING => Self::TRANSFER_ENCODING,
                 (Some(b'u'), 7) if *name == UPGRADE => Self::UPGRADE,
@@ -110,6 +118,16 @@ impl Seen {
     /// A header of our own is there.
     pub const fn own(self) -> bool {
         self.has(Self::OWN)
+    }
+
+    /// `traceparent` is there.
+    pub const fn traceparent(self) -> bool {
+        self.has(Self::TRACEPARENT)
+    }
+
+    /// `sec-fetch-site` is there.
+    pub const fn sec_fetch_site(self) -> bool {
+        self.has(Self::SEC_FETCH_SITE)
     }
 
     /// `x-request-id` is there.
@@ -194,7 +212,16 @@ pub enum Framing {
 }
 
 fn clean(headers: &mut HeaderMap, seen: Seen) {
-    if seen.0 & !(Seen::EXPECT | Seen::COOKIE | Seen::REQUEST_ID | Seen::VIA) == 0 {
+    const HOP_BY_HOP: u16 = Seen::CONNECTION
+        | Seen::KEEP_ALIVE
+        | Seen::PROXY_CONNECTION
+        | Seen::TE
+        | Seen::TRAILER
+        | Seen::TRANSFER_ENCODING
+        | Seen::UPGRADE
+        | Seen::PROXY_AUTH
+        | Seen::OWN;
+    if seen.0 & HOP_BY_HOP == 0 {
         return;
     }
     if seen.has(Seen::CONNECTION) {

@@ -48,6 +48,10 @@ pub enum ProxyBody {
 
 /// A body from an instance.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts about one body, each set once"
+)]
 pub struct UpstreamBody {
     inner: Incoming,
     carrier: Option<Carrier>,
@@ -92,7 +96,7 @@ pub struct UpstreamBodyParts {
 
 impl UpstreamBody {
     /// Wraps what an instance sends.
-    pub fn new(parts: UpstreamBodyParts) -> ProxyBody {
+    pub fn wrap(parts: UpstreamBodyParts) -> ProxyBody {
         let sized = parts.inner.size_hint().exact().is_some();
         let ended = parts.inner.is_end_stream();
         parts

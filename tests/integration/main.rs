@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod cases;
+mod demo;
 #[cfg(test)]
 mod discovery;
 #[cfg(test)]

@@ -1,1 +1,3 @@
 //! Simulation tests.
+
+mod detector;

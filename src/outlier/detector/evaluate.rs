@@ -3,6 +3,7 @@
 //! response and at each bucket close; n and cap are read once.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use super::Detector;
 use super::effect::{Cause, Effect, RestoredBy, Suppressed};
@@ -10,7 +11,7 @@ use super::instance::Origin;
 use super::judge::{Rules, Verdict};
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
-use crate::outlier::policy::{Mode, QpsScope};
+use crate::outlier::policy::Mode;
 use crate::outlier::schedule::{FULL_SHARE, scaled};
 
 /// What makes an evaluation.
@@ -45,15 +46,29 @@ impl Detector {
             return;
         }
         let (was_abnormal, turned) = (self.abnormal.len(), self.turned.len());
-        let candidates = self.judge(occasion);
-        self.place(candidates);
+        let mut judged = self.judge(occasion);
+        let changed = self.abnormal.len() != was_abnormal || self.turned.len() != turned;
+        let rested = self.is_rested();
+        // Where nothing changed since all were placed, only the ranks of these did: they alone could
+        // be exchanged. An outage must not cost all its instances at each of its failures.
+        if changed || self.unsettled || self.placed != Some(rested) {
+            judged = self.candidates(judged);
+        }
+        self.place(judged);
+        self.placed = Some(rested);
         if self.turned.len() > turned {
             self.note_correlation();
         }
         if occasion == Occasion::BucketClose {
             self.after_close();
         }
-        self.unsettled |= self.abnormal.len() != was_abnormal || self.turned.len() != turned;
+        self.unsettled |= changed;
+        self.check_placement();
+    }
+
+    /// At the next evaluation every verdict is made anew.
+    pub(super) fn judge_all(&mut self) {
+        self.dirty.extend(self.watch.iter().cloned());
     }
 
     pub(super) fn verdict(&self, address: &Address) -> Option<Verdict> {
@@ -66,20 +81,14 @@ impl Detector {
         Some(rules.judge(&instance.window, self.share_of(instance)))
     }
 
-    /// Judges what can have changed. Gives those that could be ejected, the worst first.
+    /// Judges what can have changed. Gives those of them that could be ejected.
     fn judge(&mut self, occasion: Occasion) -> Vec<Candidate> {
-        let everything = occasion == Occasion::BucketClose
-            || self.judge_all
-            || self.policy.qps_scope == QpsScope::Service;
-        let mut addresses = std::mem::take(&mut self.dirty);
-        if everything {
-            addresses = self.watch.clone();
-            self.judge_all = false;
-        } else {
-            // On a ramp the sample grows with time: one that was abnormal may be so no more.
-            addresses.extend(self.abnormal.iter().cloned());
-        }
         self.calls.advance(self.bucket);
+        let busy = self.rules().upstream_is_busy();
+        let mut addresses = std::mem::take(&mut self.dirty);
+        if occasion == Occasion::BucketClose || self.was_busy.replace(busy) != Some(busy) {
+            addresses = self.watch.clone();
+        }
         let life = self.rules().longest_life();
         let mut candidates = Vec::new();
         for address in addresses {
@@ -94,7 +103,14 @@ impl Detector {
             let Some(instance) = self.instances.get(&address) else {
                 continue;
             };
-            if let (true, Some(since)) = (instance.in_service(), instance.abnormal_since) {
+            let Some(since) = instance.abnormal_since else {
+                continue;
+            };
+            // On a ramp the sample grows with time: it may be abnormal no more the next time.
+            if self.share_of(instance) < FULL_SHARE {
+                self.dirty.insert(address.clone());
+            }
+            if instance.in_service() {
                 candidates.push(Candidate {
                     address,
                     verdict,
@@ -106,7 +122,35 @@ impl Detector {
         candidates
     }
 
-    fn rules(&self) -> Rules<'_> {
+    /// All that could be ejected, the worst first, with the verdicts of `judged`.
+    fn candidates(&self, judged: Vec<Candidate>) -> Vec<Candidate> {
+        let known: BTreeSet<Address> = judged.iter().map(|c| c.address.clone()).collect();
+        let mut candidates = judged;
+        for address in self.abnormal.difference(&known) {
+            let instance = self
+                .instances
+                .get(address)
+                .filter(|instance| instance.in_service());
+            let since = instance.and_then(|instance| instance.abnormal_since);
+            if let (Some(since), Some(verdict)) = (since, self.verdict(address)) {
+                candidates.push(Candidate {
+                    address: address.clone(),
+                    verdict,
+                    since,
+                });
+            }
+        }
+        candidates.sort_by(Candidate::compare);
+        candidates
+    }
+
+    fn is_rested(&self) -> bool {
+        let unit = self.policy.recovery_detection_unit_time;
+        self.last_exchange
+            .is_none_or(|last| last + unit <= self.now)
+    }
+
+    pub(super) fn rules(&self) -> Rules<'_> {
         let upstream_calls = self.calls.total().calls();
         Rules {
             policy: &self.policy,
@@ -195,11 +239,7 @@ impl Detector {
     /// A full cap must not keep a mildly bad instance out and a dead one in: the best holder
     /// returns and the candidate goes, in one step, at most once per unit.
     fn exchange(&mut self, candidate: &Candidate, cap: usize) -> bool {
-        let unit = self.policy.recovery_detection_unit_time;
-        let rested = self
-            .last_exchange
-            .is_none_or(|last| last + unit <= self.now);
-        if self.tally.out > cap || !rested {
+        if self.tally.out > cap || !self.is_rested() {
             return false;
         }
         let Some(holder) = self.best_holder(candidate) else {
@@ -280,11 +320,11 @@ impl Detector {
                 self.watch.remove(&address);
                 continue;
             };
-            let ramping = instance
-                .ramp_start
-                .is_some_and(|start| self.now.since(start) < self.policy.ramp);
+            let ramp = instance.ramp_start.or(instance.shadow_ramp);
+            let ramping = ramp.is_some_and(|start| self.now.since(start) < self.policy.ramp);
             if !ramping {
                 instance.ramp_start = None;
+                instance.shadow_ramp = None;
                 let proven = verdict.is_some_and(|verdict| verdict.is_proven_normal());
                 let earned = instance
                     .memory
@@ -307,6 +347,8 @@ impl Detector {
         if calm {
             self.hint_all();
         }
+        // The window moves on: the next failing response may find others abnormal than it did.
+        self.judge_all();
     }
 
     fn verdict_on_full_sample(&self, address: &Address) -> Option<Verdict> {
@@ -317,7 +359,7 @@ impl Detector {
 
     /// A hint for every ejected instance, spread over one unit.
     fn hint_all(&mut self) {
-        let targets: Vec<Address> = self.ejected.iter().cloned().collect();
+        let targets = self.ejected_by_rules();
         let unit = self.policy.recovery_detection_unit_time;
         let count = targets.len();
         for (index, address) in targets.into_iter().enumerate() {

@@ -56,6 +56,8 @@ impl Detector {
             }
         }
         self.recount();
+        // A manual ejection may have reached its time while its address was away.
+        self.expire_overrides();
         for address in replaced {
             self.start_clean(&address);
         }
@@ -183,7 +185,7 @@ impl Detector {
         self.forget_verdicts_of(address);
         self.holds.remove(address);
         let (epoch, now) = (self.new_epoch(), self.now);
-        let ramp = self.policy.ramp;
+        let (ramp, enforced) = (self.policy.ramp, self.is_enforced());
         let Some(instance) = self.instances.get_mut(address) else {
             return;
         };
@@ -191,7 +193,12 @@ impl Detector {
         instance.memory = None;
         instance.epoch = epoch;
         instance.epoch_start = now;
-        instance.ramp_start = (!ramp.is_zero()).then_some(now);
+        let start = (!ramp.is_zero()).then_some(now);
+        (instance.ramp_start, instance.shadow_ramp) = if enforced {
+            (start, None)
+        } else {
+            (None, start)
+        };
         instance.times_ejected = 0;
     }
 }

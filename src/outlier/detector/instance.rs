@@ -33,6 +33,8 @@ pub(super) struct Instance {
     pub(super) calm_since: Option<Timestamp>,
     pub(super) memory: Option<Memory>,
     pub(super) ramp_start: Option<Timestamp>,
+    /// The same after a would-be restore: the rules see it, traffic does not.
+    pub(super) shadow_ramp: Option<Timestamp>,
     pub(super) ejection: Option<Box<Ejection>>,
     pub(super) times_ejected: u32,
 }
@@ -52,6 +54,7 @@ impl Instance {
             calm_since: None,
             memory: None,
             ramp_start: None,
+            shadow_ramp: None,
             ejection: None,
             times_ejected: 0,
         }
@@ -93,6 +96,20 @@ pub(super) struct Memory {
     pub(super) raise: bool,
     /// Real successes that are still needed to forget it.
     pub(super) successes_left: u32,
+}
+
+impl Memory {
+    /// What a restore that no rule treats otherwise leaves behind.
+    pub(super) const fn usual(k: u32, flap_memory: u32) -> Option<Self> {
+        if flap_memory == 0 {
+            return None;
+        }
+        Some(Self {
+            k,
+            raise: true,
+            successes_left: flap_memory,
+        })
+    }
 }
 
 #[derive(Clone, Debug)]

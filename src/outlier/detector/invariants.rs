@@ -9,14 +9,44 @@ impl Detector {
     #[expect(clippy::unused_self, reason = "the debug form needs it")]
     pub(super) const fn check_invariants(&self) {}
 
+    #[cfg(not(debug_assertions))]
+    #[expect(clippy::unused_self, reason = "the debug form needs it")]
+    pub(super) const fn check_placement(&self) {}
+
+    /// An evaluation covers all instances, however few it looked at.
+    #[cfg(debug_assertions)]
+    pub(super) fn check_placement(&self) {
+        for address in &self.watch {
+            let Some(instance) = self.instances.get(address) else {
+                continue;
+            };
+            let mut window = instance.window.clone();
+            window.advance(self.bucket);
+            let verdict = self.rules().judge(&window, self.share_of(instance));
+            let abnormal = self.abnormal.contains(address);
+            debug_assert_eq!(verdict.is_abnormal(), abnormal, "{address}: {verdict:?}");
+            if abnormal && instance.in_service() {
+                let others = self.tally.others_passing(instance);
+                let held = self.holds.contains_key(address);
+                let room = !held && others > 0 && self.tally.out < self.cap();
+                debug_assert!(
+                    !room && instance.suppressed.is_some(),
+                    "{address} is left in"
+                );
+            }
+        }
+    }
+
     #[cfg(debug_assertions)]
     pub(super) fn check_invariants(&self) {
         let tally = Tally::of(&self.instances);
         debug_assert_eq!(self.tally, tally, "the tally is exact");
         debug_assert!(tally.n == 0 || tally.in_service > 0, "somebody stays in");
+        let due = self.next_deadline();
         debug_assert!(
-            self.next_deadline().is_none_or(|due| due > self.now),
-            "nothing is overdue"
+            due.is_none_or(|due| due > self.now),
+            "overdue at {:?}: {due:?}",
+            self.now
         );
         for (address, instance) in &self.instances {
             let ejected = instance.ejection.is_some();

@@ -134,7 +134,8 @@ impl Rules<'_> {
         }
     }
 
-    fn upstream_is_busy(&self) -> bool {
+    /// Whether the upstream's calls allow to judge; depends on nothing else in scope `instance`.
+    pub(super) fn upstream_is_busy(&self) -> bool {
         match self.policy.qps_scope {
             QpsScope::Instance => true,
             QpsScope::Service => {

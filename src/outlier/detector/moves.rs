@@ -58,7 +58,12 @@ impl Detector {
         evidence: Evidence,
         hopeless: bool,
     ) {
-        let numbers = self.numbers();
+        let manual = origin.is_manual();
+        let numbers = if manual {
+            self.numbers_in_fact()
+        } else {
+            self.numbers()
+        };
         let now = self.now;
         let epoch = self.new_epoch();
         let unit = self.policy.recovery_detection_unit_time;
@@ -67,7 +72,8 @@ impl Detector {
         };
         self.tally.remove(instance, origin.counts());
         let max = self.policy.max_recovery_checks.max(1);
-        let k = match instance.memory.take() {
+        let remembered = if manual { None } else { instance.memory.take() };
+        let k = match remembered {
             Some(memory) if memory.raise => grown(memory.k, max),
             Some(memory) => memory.k.clamp(1, max),
             None => 1,
@@ -75,6 +81,7 @@ impl Detector {
         let next = now + self.jitter.lengthen(interval(unit, k));
         instance.clear_judgement();
         instance.ramp_start = None;
+        instance.shadow_ramp = None;
         instance.epoch = epoch;
         instance.epoch_start = now;
         instance.times_ejected = instance.times_ejected.saturating_add(1);
@@ -100,7 +107,6 @@ impl Detector {
             check_next: false,
             stage: Stage::Waiting,
         }));
-        let manual = origin.is_manual();
         let ejected = Box::new(Ejected {
             address: address.clone(),
             trigger,
@@ -132,9 +138,16 @@ impl Detector {
             return;
         };
         self.tally.add(instance, ejection.origin.counts());
-        instance.memory = memory_of(&ejection, by, flap, self.facts.tcp_check);
+        // What an operator did says nothing of the instance: k of before is still remembered.
+        if !ejection.origin.is_manual() {
+            instance.memory = memory_of(&ejection, by, flap, self.facts.tcp_check);
+        }
         instance.clear_judgement();
-        instance.ramp_start = (ramp > Duration::ZERO).then_some(now);
+        let start = (ramp > Duration::ZERO).then_some(now);
+        match ejection.origin {
+            Origin::Shadow => instance.shadow_ramp = start,
+            Origin::Rules | Origin::Operator { .. } => instance.ramp_start = start,
+        }
         instance.epoch = epoch;
         instance.epoch_start = now;
         let remembered = instance.memory.is_some();
@@ -194,10 +207,9 @@ impl Detector {
         }
         self.last_resort = on;
         for address in &self.ejected {
-            if let Some(instance) = self.instances.get_mut(address) {
-                if let Some(ejection) = &mut instance.ejection {
-                    ejection.resort_since = self.now;
-                }
+            let instance = self.instances.get_mut(address);
+            if let Some(ejection) = instance.and_then(|instance| instance.ejection.as_mut()) {
+                ejection.resort_since = self.now;
             }
         }
         if self.is_enforced() {
@@ -214,16 +226,7 @@ fn memory_of(ejection: &Ejection, by: RestoredBy, flap: u32, tcp_check: bool) ->
             successes_left,
         })
     };
-    let usual = || {
-        if flap == 0 {
-            None
-        } else {
-            remember(flap, true)
-        }
-    };
-    if ejection.origin.is_manual() {
-        return None;
-    }
+    let usual = || Memory::usual(ejection.k, flap);
     match by {
         RestoredBy::Exchanged => remember(flap.max(1), true),
         RestoredBy::LastInstance => remember(flap.max(1), false),

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::Detector;
 use super::effect::{Effect, Evidence, Refusal, RestoredBy, Trigger};
 use super::input::OverrideKind;
-use super::instance::{Origin, Pin, Stage};
+use super::instance::{Memory, Origin, Pin, Stage};
+use super::tally::Tally;
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
 
@@ -19,7 +20,8 @@ impl Detector {
         ttl: Option<Duration>,
         force: bool,
     ) {
-        let until = ttl.map(|ttl| self.now + ttl);
+        // No time at all would be over before it holds.
+        let until = ttl.map(|ttl| self.now + ttl.max(Duration::from_nanos(1)));
         self.unsettled = true;
         let done = match kind {
             OverrideKind::Eject => self.eject_by_operator(address, until, force),
@@ -87,38 +89,47 @@ impl Detector {
     ) -> Result<(), Refusal> {
         let instance = self.instances.get(address).ok_or(Refusal::Unknown)?;
         let origin = Origin::Operator { forced, until };
-        let Some(ejection) = &instance.ejection else {
-            let last = instance.routable && self.tally.others_passing(instance) == 0;
-            if last {
-                return Err(Refusal::LastInstance);
-            }
-            if !forced && instance.routable && self.tally.out >= self.cap() {
-                return Err(Refusal::CapFull);
-            }
-            let (evidence, hopeless) = match self.verdict(address) {
-                Some(verdict) => (
-                    verdict.evidence(&self.policy, &instance.window),
-                    verdict.is_hopeless(),
-                ),
-                None => (Evidence::default(), false),
-            };
-            self.eject(address, origin, Trigger::Operator, evidence, hopeless);
-            return Ok(());
-        };
-        if ejection.origin == Origin::Shadow {
-            // What was only observed now happens.
-            let last = instance.routable && self.tally.others_passing(instance) == 0;
-            if last {
-                return Err(Refusal::LastInstance);
-            }
+        if instance
+            .ejection
+            .as_ref()
+            .is_some_and(|ejection| ejection.origin != Origin::Shadow)
+        {
+            return self.take_over(address, origin);
         }
+        // What is only observed does not count here: the order is carried out in any mode.
+        let tally = Tally::in_fact(&self.instances);
+        if instance.routable && tally.in_service_besides(instance) == 0 {
+            return Err(Refusal::LastInstance);
+        }
+        if !forced && instance.routable && tally.out >= self.cap() {
+            return Err(Refusal::CapFull);
+        }
+        let (evidence, hopeless) = match self.verdict(address) {
+            Some(verdict) => (
+                verdict.evidence(&self.policy, &instance.window),
+                verdict.is_hopeless(),
+            ),
+            None => (Evidence::default(), false),
+        };
+        if let Some(instance) = self.instances.get_mut(address) {
+            instance.ejection = None;
+        }
+        self.recount();
+        self.eject(address, origin, Trigger::Operator, evidence, hopeless);
+        Ok(())
+    }
+
+    /// An ejection by the rules becomes one by the operator: its trials end.
+    fn take_over(&mut self, address: &Address, origin: Origin) -> Result<(), Refusal> {
         self.withdraw_offer(address);
         let epoch = self.new_epoch();
-        let Some(instance) = self.instances.get_mut(address) else {
-            return Err(Refusal::Unknown);
-        };
+        let flap = self.policy.flap_memory;
+        let instance = self.instances.get_mut(address).ok_or(Refusal::Unknown)?;
         instance.epoch = epoch;
         if let Some(ejection) = &mut instance.ejection {
+            if !ejection.origin.is_manual() {
+                instance.memory = Memory::usual(ejection.k, flap);
+            }
             ejection.origin = origin;
             ejection.stage = Stage::Waiting;
         }

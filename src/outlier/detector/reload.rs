@@ -14,8 +14,6 @@ use crate::outlier::window::Ring;
 impl Detector {
     /// `None`: the entry that held the upstream is gone, the built-in policy takes over.
     pub(super) fn reload(&mut self, policy: Option<Arc<Policy>>) {
-        self.unsettled = true;
-        self.judge_all = true;
         match policy {
             None => {
                 self.release(RestoredBy::PolicyDisabled);
@@ -46,6 +44,9 @@ impl Detector {
                 }
             },
         }
+        self.judge_all();
+        self.was_busy = None;
+        self.withdraw_offers();
     }
 
     fn install(&mut self, policy: Arc<Policy>) {
@@ -144,7 +145,7 @@ impl Detector {
         self.unsettled = true;
     }
 
-    fn ejected_by_rules(&self) -> Vec<Address> {
+    pub(super) fn ejected_by_rules(&self) -> Vec<Address> {
         let by_rules = |address: &&Address| {
             self.ejection(address)
                 .is_some_and(|e| !e.origin.is_manual())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Detector;
 use super::effect::{Effect, Numbers};
-use super::instance::Instance;
+use super::instance::{Instance, Origin};
 use crate::endpoint::Address;
 use crate::outlier::cap::cap;
 
@@ -28,7 +28,17 @@ pub(super) struct Tally {
 }
 
 impl Tally {
+    /// As the rules see it: in mode observe, with the would-be ejections.
     pub(super) fn of(instances: &BTreeMap<Address, Instance>) -> Self {
+        Self::with(instances, |_| true)
+    }
+
+    /// As traffic sees it.
+    pub(super) fn in_fact(instances: &BTreeMap<Address, Instance>) -> Self {
+        Self::with(instances, |origin| origin != Origin::Shadow)
+    }
+
+    fn with(instances: &BTreeMap<Address, Instance>, is_out: impl Fn(Origin) -> bool) -> Self {
         let routable = || instances.values().filter(|instance| instance.routable);
         let checks_count = routable().any(|instance| instance.check_passes);
         let mut tally = Self {
@@ -37,7 +47,11 @@ impl Tally {
         };
         for instance in routable() {
             tally.n += 1;
-            match &instance.ejection {
+            match instance
+                .ejection
+                .as_ref()
+                .filter(|ejection| is_out(ejection.origin))
+            {
                 Some(ejection) => tally.out += usize::from(ejection.origin.counts()),
                 None => {
                     tally.in_service += 1;
@@ -57,6 +71,12 @@ impl Tally {
     pub(super) fn others_passing(&self, instance: &Instance) -> usize {
         self.passing
             .saturating_sub(usize::from(instance.in_service() && self.passes(instance)))
+    }
+
+    /// The same in fact: a shadow ejection leaves its instance in service.
+    pub(super) fn in_service_besides(&self, instance: &Instance) -> usize {
+        self.passing
+            .saturating_sub(usize::from(self.passes(instance)))
     }
 
     /// `instance` just was, or is about to be, ejected.
@@ -97,22 +117,33 @@ impl Detector {
 
     /// The arithmetic of the upstream as it stands.
     pub(super) fn numbers(&self) -> Arc<Numbers> {
+        self.numbers_of(&self.tally, |_| true)
+    }
+
+    /// The same without what is only observed.
+    pub(super) fn numbers_in_fact(&self) -> Arc<Numbers> {
+        let tally = Tally::in_fact(&self.instances);
+        self.numbers_of(&tally, |origin| origin != Origin::Shadow)
+    }
+
+    fn numbers_of(&self, tally: &Tally, is_out: impl Fn(Origin) -> bool) -> Arc<Numbers> {
         let counts = |address: &&Address| {
-            self.instances.get(*address).is_some_and(|instance| {
-                let counts = instance
-                    .ejection
-                    .as_ref()
-                    .is_some_and(|e| e.origin.counts());
-                instance.routable && counts
-            })
+            self.instances
+                .get(*address)
+                .filter(|instance| instance.routable)
+                .is_some_and(|i| {
+                    i.ejection
+                        .as_ref()
+                        .is_some_and(|e| e.origin.counts() && is_out(e.origin))
+                })
         };
         Arc::new(Numbers {
             policy: Arc::clone(&self.policy.name),
             origin: Arc::clone(&self.policy.origin),
             mode: self.policy.mode,
-            n: self.tally.n,
+            n: tally.n,
             cap: self.cap(),
-            out: self.tally.out,
+            out: tally.out,
             holders: self
                 .ejected
                 .iter()

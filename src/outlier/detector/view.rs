@@ -9,8 +9,13 @@ use super::instance::{Instance, Origin, Stage};
 use super::judge::Rules;
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
+use crate::outlier::schedule::{FULL_SHARE, ramp_share};
 
 /// One instance as it stands.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, only ever listed"
+)]
 #[derive(Clone, Debug)]
 pub struct InstanceView {
     /// Which.
@@ -204,7 +209,9 @@ impl Detector {
                 k: memory.k,
                 successes_left: memory.successes_left,
             }),
-            share_bp: share,
+            share_bp: instance.ramp_start.map_or(FULL_SHARE, |start| {
+                ramp_share(self.now.since(start), self.policy.ramp)
+            }),
             ramp_start: instance.ramp_start,
             times_ejected: instance.times_ejected,
         }

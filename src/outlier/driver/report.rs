@@ -100,7 +100,14 @@ fn ejection(driver: &Driver, event: &'static str, ejected: &Ejected) {
         next_trial,
         times_ejected,
     } = ejected;
+    // The numbers are those of the decision: before it.
+    let out = numbers.out + 1;
     let mut fields = numbers_fields(numbers);
+    for (name, value) in &mut fields {
+        if *name == "ejected_now" {
+            *value = json!(out);
+        }
+    }
     fields.push(("trigger", json!(trigger.as_str())));
     fields.extend(evidence_fields(evidence));
     fields.push(("k", json!(k)));
@@ -118,7 +125,6 @@ fn ejection(driver: &Driver, event: &'static str, ejected: &Ejected) {
         let wait = at.since(driver.clock.now());
         format!("; next probe in {} (k={k})", seconds(wait))
     });
-    let out = numbers.out + 1;
     let msg = format!(
         "{would} {address} from {name}: {why}; {out} of max {} ejected{next}",
         numbers.cap
@@ -325,7 +331,7 @@ pub(super) fn thousandths(milli: u64) -> f64 {
 /// A duration for people: `30s`, `1.5s`, `250ms`.
 pub(super) fn seconds(duration: Duration) -> String {
     let ms = duration.as_millis();
-    if ms < 1000 && ms % 1000 != 0 {
+    if ms > 0 && ms < 1000 {
         return format!("{ms}ms");
     }
     if ms.is_multiple_of(1000) {

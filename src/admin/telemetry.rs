@@ -1,0 +1,104 @@
+//! `/metrics`, `/healthz`, `/readyz`: GET and HEAD only, no configuration values, any Host.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use http::{Method, Request, StatusCode};
+
+use super::answer::{Answer, Fault, answer as any, text};
+use super::{Deps, HEARTBEAT, PATIENCE, within};
+use crate::metrics::collect::Live;
+use crate::status::Condition;
+
+pub(super) async fn answer<B>(deps: &Deps, request: &Request<B>) -> Answer {
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        let message = "the telemetry listener is read only";
+        let status = StatusCode::METHOD_NOT_ALLOWED;
+        return Fault::new(status, "method_not_allowed", message, "use GET").answer();
+    }
+    let query = request.uri().query().unwrap_or_default();
+    match request.uri().path() {
+        "/metrics" => metrics(deps, query).await,
+        "/healthz" => health(deps).await,
+        "/readyz" => ready(deps, query).await,
+        _ => {
+            let hint = "there are /metrics, /healthz and /readyz";
+            let message = "no such page";
+            Fault::new(StatusCode::NOT_FOUND, "not_found", message, hint).answer()
+        }
+    }
+}
+
+async fn metrics(deps: &Deps, query: &str) -> Answer {
+    let questions = async {
+        let process = deps.control.process().await?;
+        Ok((process, deps.control.upstreams().await?))
+    };
+    let Ok((process, upstreams)) = within(PATIENCE, questions).await else {
+        return unavailable();
+    };
+    let only = form_urlencoded::parse(query.as_bytes())
+        .filter(|(key, _)| key == "family")
+        .flat_map(|(_, names)| names.split(',').map(str::to_owned).collect::<Vec<_>>())
+        .filter(|name| !name.is_empty())
+        .collect::<BTreeSet<_>>();
+    let live = Live {
+        process: &process,
+        upstreams: &upstreams,
+        workers: &deps.facts.workers,
+        reloads: &deps.reloads,
+    };
+    let caps = deps.settings.borrow().caps;
+    let only = Some(&only).filter(|only| !only.is_empty());
+    match deps.collector.render(&live, caps, only) {
+        Ok(body) => any(
+            StatusCode::OK,
+            "text/plain; version=0.0.4; charset=utf-8",
+            body,
+        ),
+        Err(error) => {
+            let message = format!("metrics cannot be encoded: {error}");
+            Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message, "").answer()
+        }
+    }
+}
+
+async fn health(deps: &Deps) -> Answer {
+    match within(HEARTBEAT, deps.control.process()).await {
+        Ok(_) => text(StatusCode::OK, "ok\n"),
+        Err(_) => unavailable(),
+    }
+}
+
+async fn ready(deps: &Deps, query: &str) -> Answer {
+    let Ok(process) = within(HEARTBEAT, deps.control.process()).await else {
+        return unavailable();
+    };
+    let (status, word) = if process.ready {
+        (StatusCode::OK, "ready")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready")
+    };
+    let verbose = form_urlencoded::parse(query.as_bytes()).any(|(key, _)| key == "verbose");
+    let mut body = format!("{word}\n");
+    for condition in &process.conditions {
+        if condition.failing || verbose {
+            line(&mut body, condition);
+        }
+    }
+    text(status, body)
+}
+
+fn line(body: &mut String, condition: &Condition) {
+    let sign = if condition.failing { '-' } else { '+' };
+    let (name, message) = (&condition.name, &condition.message);
+    let written = writeln!(body, "[{sign}] {name}: {message}");
+    debug_assert!(written.is_ok(), "writing to a string cannot fail");
+}
+
+fn unavailable() -> Answer {
+    text(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "[-] control: does not answer\n",
+    )
+}

@@ -1,0 +1,344 @@
+//! Both listeners over real sockets, before a fake control plane.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::config::types::{Events, Listen};
+use crate::http_client::{HttpClient, Target};
+use crate::listener::bind::bind;
+use crate::metrics::cells::WorkerCells;
+use crate::sink::Lines;
+use crate::status::Condition;
+use crate::testing::control::FakeControl;
+use crate::testing::status::{ejected, instance, upstream};
+
+/// A running pair of listeners.
+pub(crate) struct Admin {
+    pub(crate) at: SocketAddr,
+    pub(crate) telemetry: SocketAddr,
+    pub(crate) unix: Option<PathBuf>,
+    pub(crate) control: FakeControl,
+    pub(crate) journal: Journal,
+    settings: watch::Sender<Settings>,
+    shutdown: watch::Sender<bool>,
+    thread: JoinHandle<()>,
+}
+
+impl Admin {
+    pub(crate) fn start() -> Self {
+        let one = upstream(
+            "orders",
+            vec![instance("10.0.0.1:80"), ejected("[::1]:8080")],
+        );
+        let odd = upstream("a/b c", vec![instance("10.0.0.3:80")]);
+        let (control, handle, work) = FakeControl::new(vec![one, odd]);
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            runtime.unwrap().block_on(work);
+        });
+        Self::with(control, handle, &Listen::Tcp(([127, 0, 0, 1], 0).into()))
+    }
+
+    pub(crate) fn with(control: FakeControl, handle: ControlHandle, listen: &Listen) -> Self {
+        let events = Events {
+            sinks: Vec::new(),
+            ring_size: 100,
+        };
+        let journal = Journal::new(Lines::start().unwrap(), &events);
+        let workers = Arc::from([WorkerCells::default()]);
+        let facts = Facts {
+            version: "0",
+            workers,
+        };
+        let (settings, receiver) = watch::channel(Settings::from(&Config::builtin()));
+        let deps = Deps::new(
+            handle,
+            journal.clone(),
+            Arc::new(facts),
+            Arc::new(ReloadCounters::new()),
+            receiver,
+        );
+        let local = Listen::Tcp(([127, 0, 0, 1], 0).into());
+        let (admin, telemetry) = (bind(listen, 1, "admin"), bind(&local, 1, "telemetry"));
+        let (admin, telemetry) = (admin.unwrap(), telemetry.unwrap());
+        let first = |bound: &Bound| bound.tcp.first().map(|b| b.address);
+        let (shutdown, stop) = watch::channel(false);
+        Self {
+            at: first(&admin).unwrap_or_else(|| ([127, 0, 0, 1], 1).into()),
+            telemetry: first(&telemetry).unwrap(),
+            unix: admin.unix.first().map(|(path, _)| path.clone()),
+            control,
+            journal,
+            settings,
+            shutdown,
+            thread: spawn(admin, telemetry, deps, stop).unwrap(),
+        }
+    }
+
+    pub(crate) fn stop(self) {
+        self.shutdown.send_replace(true);
+        self.thread.join().unwrap();
+    }
+
+    pub(crate) fn event(&self, event: &'static str, upstream: &str) {
+        let fields = vec![("upstream", upstream.into())];
+        self.journal
+            .emit(event, fields, format!("{event} of {upstream}"));
+    }
+
+    fn get(&self, path: &str) -> (u16, Value) {
+        let answer = send(self.at, Request::get(path));
+        let body = serde_json::from_slice(answer.body()).unwrap_or(Value::Null);
+        (answer.status().as_u16(), body)
+    }
+
+    fn probe(&self, path: &str) -> (u16, String) {
+        let answer = send(self.telemetry, Request::get(path));
+        let body = String::from_utf8(answer.body().to_vec()).unwrap();
+        (answer.status().as_u16(), body)
+    }
+}
+
+fn send(to: SocketAddr, request: http::request::Builder) -> Response<Bytes> {
+    let client = HttpClient {
+        timeout: Duration::from_secs(10),
+        max_body: 1 << 20,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let request = request.body(Full::default()).unwrap();
+    let target = Target::Tcp(to.to_string());
+    runtime.block_on(client.send(&target, request)).unwrap()
+}
+
+#[test]
+fn the_api_shows_upstreams_instances_and_why() {
+    let admin = Admin::start();
+    let (code, status) = admin.get("/api/v1/status");
+    assert_eq!(
+        (code, &status["upstreams"][0]["name"]),
+        (200, &json!("orders"))
+    );
+    let (_, list) = admin.get("/api/v1/upstreams");
+    assert_eq!(list["upstreams"][0]["ejected"], 1);
+    let (_, one) = admin.get("/api/v1/upstreams/orders");
+    assert_eq!(
+        (&one["name"], &one["policy"]),
+        (&json!("orders"), &json!("default"))
+    );
+    let (_, instances) = admin.get("/api/v1/upstreams/a%2Fb%20c/instances");
+    assert_eq!(instances["instances"][0]["instance"], "10.0.0.3:80");
+    let (_, out) = admin.get("/api/v1/upstreams/orders/instances/%5B::1%5D:8080");
+    assert!(out["why"].as_str().unwrap().contains("52 of 80"), "{out}");
+    let (_, hosts) = admin.get("/api/v1/hosts/orders");
+    assert_eq!(hosts["hosts"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&hosts["hosts"][0]["ip"], &hosts["hosts"][0]["port"]),
+        (&json!("10.0.0.1"), &json!(80))
+    );
+    let (_, hosts) = admin.get("/api/v1/hosts/orders?state=any");
+    assert_eq!(hosts["hosts"][1]["ip"], "::1");
+    let (_, registries) = admin.get("/api/v1/registries");
+    assert_eq!(registries["registries"][0]["name"], "local");
+    let (_, route) = admin.get("/api/v1/route?url=http://orders/v1&header=x-a:%20b");
+    assert_eq!(route["upstream"], "orders");
+    let page = send(admin.at, Request::get("/"));
+    assert!(
+        page.headers()["content-type"]
+            .to_str()
+            .unwrap()
+            .starts_with("text/html")
+    );
+    admin.stop();
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let admin = Admin::start();
+    let (code, body) = admin.get("/api/v1/upstreams/order");
+    assert_eq!((code, &body["error"]), (404, &json!("unknown_upstream")));
+    assert_eq!(body["hint"], "did you mean `orders`?");
+    let (code, body) = admin.get("/api/v1/upstreams/orders/instances/10.0.0.1:81");
+    assert_eq!(
+        (code, &body["hint"]),
+        (404, &json!("did you mean `10.0.0.1:80`?"))
+    );
+    for (path, code) in [
+        ("/api/v1/route", 400),
+        ("/api/v1/route?url=/&header=x", 400),
+        ("/api/v1/events?after=x", 400),
+        ("/api/v1/events?limit=-1", 400),
+        ("/api/v1/upstreams/%ff", 400),
+        ("/status", 404),
+    ] {
+        let (got, body) = admin.get(path);
+        assert_eq!(got, code, "{path}");
+        assert!(
+            body["message"].is_string() && body["hint"].is_string(),
+            "{body}"
+        );
+    }
+    admin.stop();
+}
+
+#[test]
+fn foreign_hosts_and_writes_are_refused() {
+    let admin = Admin::start();
+    let evil = |b: http::request::Builder| b.header("host", "evil.example");
+    assert_eq!(
+        send(admin.at, evil(Request::get("/api/v1/status"))).status(),
+        421
+    );
+    let absolute = Request::get(format!("http://evil.example:{}/", admin.at.port()));
+    assert_eq!(
+        send(admin.at, absolute.header("host", "localhost")).status(),
+        421
+    );
+    assert_eq!(
+        send(admin.telemetry, evil(Request::get("/healthz"))).status(),
+        200
+    );
+    let post = Request::post("/api/v1/config:reload");
+    assert_eq!(send(admin.at, post).status(), 403);
+    let post = Request::post("/api/v1/status").header("x-outrigger-admin", "1");
+    let refused = send(admin.at, post);
+    assert_eq!(
+        (refused.status().as_u16(), &refused.headers()["allow"]),
+        (405, &"GET, HEAD".parse().unwrap())
+    );
+    assert_eq!(
+        send(admin.telemetry, Request::post("/metrics")).status(),
+        405
+    );
+    let head = send(admin.at, Request::head("/api/v1/status"));
+    assert!(head.status() == 200 && head.body().is_empty());
+    admin.stop();
+}
+
+#[test]
+fn a_token_is_asked_for_and_may_change() {
+    let admin = Admin::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    admin
+        .settings
+        .send_modify(|s| s.token_file = Some(file.clone()));
+    assert_eq!(admin.get("/api/v1/status").1["error"], "token_unreadable");
+    let with = |token: &str| {
+        let request = Request::get("/api/v1/status");
+        send(admin.at, request.header("authorization", token))
+            .status()
+            .as_u16()
+    };
+    std::fs::write(&file, "s3cret\n").unwrap();
+    assert_eq!(admin.get("/api/v1/status").0, 401);
+    let codes = [
+        "Bearer s3cret",
+        "bearer s3cret",
+        "Bearer s3cre",
+        "s3cret",
+        "Basic s3cret",
+    ]
+    .map(with);
+    assert_eq!(codes, [200, 200, 401, 401, 401]);
+    std::fs::write(&file, "other").unwrap();
+    assert_eq!((with("Bearer s3cret"), with("Bearer other")), (401, 200));
+    std::fs::write(&file, " \n").unwrap();
+    assert_eq!(with("Bearer "), 503);
+    admin.stop();
+}
+
+#[test]
+fn events_are_paged_by_id() {
+    let admin = Admin::start();
+    for n in 0..6 {
+        admin.event(
+            "instance_ejected",
+            if n % 2 == 0 { "orders" } else { "users" },
+        );
+    }
+    admin.event("probe_failed", "orders");
+    let ids = |query: &str| {
+        let (code, body) = admin.get(&format!("/api/v1/events{query}"));
+        assert_eq!(code, 200, "{body}");
+        let ids = body["events"].as_array().unwrap().iter();
+        let ids: Vec<_> = ids.map(|e| e["id"].as_str().unwrap().to_owned()).collect();
+        (
+            ids.join(" "),
+            body["next"].as_str().unwrap().to_owned(),
+            body["restarted"] == true,
+        )
+    };
+    let is = |ids: &str, next: &str, restarted| (ids.to_owned(), next.to_owned(), restarted);
+    assert_eq!(
+        ids("?upstream=users"),
+        is("000002 000004 000006", "000007", false)
+    );
+    assert_eq!(
+        ids("?type=probe_failed&upstream=orders"),
+        is("000007", "000007", false)
+    );
+    assert_eq!(ids("?limit=2"), is("000006 000007", "000007", false));
+    assert_eq!(
+        ids("?after=1&limit=2&upstream=orders"),
+        is("000003 000005", "000005", false)
+    );
+    assert_eq!(ids("?after=000007"), is("", "000007", false));
+    assert_eq!(ids("?after=ff&limit=1"), is("000001", "000001", true));
+    admin.stop();
+}
+
+#[test]
+fn probes_follow_control() {
+    let admin = Admin::start();
+    assert_eq!(admin.probe("/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(admin.probe("/readyz"), (200, "ready\n".to_owned()));
+    let verbose = "ready\n[+] listeners: all bound\n[+] registry:local: answered\n";
+    assert_eq!(admin.probe("/readyz?verbose"), (200, verbose.to_owned()));
+    {
+        let mut answers = admin.control.answers();
+        answers.process.ready = false;
+        answers.process.conditions.push(Condition {
+            name: "draining".to_owned(),
+            failing: true,
+            message: "shutting down".to_owned(),
+        });
+    }
+    let body = "not ready\n[-] draining: shutting down\n";
+    assert_eq!(admin.probe("/readyz"), (503, body.to_owned()));
+    let (code, text) = admin.probe("/metrics?family=outrigger_build_info,outrigger_instances");
+    assert_eq!(code, 200);
+    assert_eq!(
+        text.lines().filter(|l| l.starts_with("# TYPE")).count(),
+        2,
+        "{text}"
+    );
+    let (_, text) = admin.probe("/metrics");
+    assert!(
+        text.contains("outrigger_instance_ejected{upstream=\"orders\",instance=\"[::1]:8080\"} 1")
+    );
+    assert_eq!(admin.probe("/").0, 404);
+    admin.stop();
+}
+
+#[test]
+fn a_stuck_control_plane_fails_the_heartbeat_and_does_not_hold_up_the_end() {
+    let (control, _, _) = FakeControl::new(Vec::new());
+    let (handle, questions) = ControlHandle::channel();
+    let admin = Admin::with(control, handle, &Listen::Tcp(([127, 0, 0, 1], 0).into()));
+    assert_eq!(admin.probe("/healthz").0, 503);
+    drop(questions);
+    assert_eq!(admin.probe("/readyz").0, 503);
+    assert_eq!(
+        admin.get("/api/v1/status").1["error"],
+        "control_unavailable"
+    );
+    admin.stop();
+}

@@ -1,0 +1,181 @@
+//! Bodies of the admin API that are no status value as they stand; the command line reads them too.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::status::{InstanceStatus, RegistryStatus, UpstreamStatus, UpstreamSummary};
+
+/// Every answer that is no success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// A word for programs.
+    pub error: String,
+    /// What happened.
+    pub message: String,
+    /// What to do about it; may be empty.
+    #[serde(default)]
+    pub hint: String,
+}
+
+/// `GET /api/v1/upstreams`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Upstreams {
+    /// By name.
+    pub upstreams: Vec<UpstreamSummary>,
+}
+
+/// `GET /api/v1/upstreams/{u}`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UpstreamDetail {
+    /// Briefly.
+    #[serde(flatten)]
+    pub summary: UpstreamSummary,
+    /// Requests in flight.
+    pub in_flight: u64,
+    /// Decisions since the start.
+    pub decisions: Vec<Decision>,
+    /// In the source's order.
+    pub instances: Vec<InstanceStatus>,
+}
+
+/// How often something was decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// `ejection`, `suppressed`, `probe`, `recovery`.
+    pub what: String,
+    /// Words that tell it apart, by label.
+    pub labels: BTreeMap<String, String>,
+    /// How often.
+    pub count: u64,
+}
+
+/// `GET /api/v1/upstreams/{u}/instances`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Instances {
+    /// The upstream's own name.
+    pub upstream: String,
+    /// In the source's order.
+    pub instances: Vec<InstanceStatus>,
+}
+
+/// `GET /api/v1/hosts/{service}`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Hosts {
+    /// The upstream's own name.
+    pub service: String,
+    /// Those to be used.
+    pub hosts: Vec<Host>,
+}
+
+/// One instance for apps that want discovery only.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Host {
+    /// `ip:port`.
+    pub instance: String,
+    /// Its IP.
+    pub ip: String,
+    /// Its port.
+    pub port: u16,
+    /// Weight from the registry.
+    pub weight: f64,
+    /// Whether it is in state `healthy`.
+    pub healthy: bool,
+    /// Its state.
+    pub state: String,
+    /// Cluster in the registry.
+    pub cluster: Option<String>,
+    /// Metadata.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// `GET /api/v1/registries`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Registries {
+    /// By name.
+    pub registries: Vec<RegistryStatus>,
+}
+
+/// `GET /api/v1/events`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Events {
+    /// As they were written, oldest first.
+    pub events: Vec<Map<String, Value>>,
+    /// For `after` of the next question, also where nothing matched.
+    pub next: String,
+    /// The id in `after` is from the future: the process began anew and so does the list.
+    #[serde(default)]
+    pub restarted: bool,
+}
+
+impl From<UpstreamStatus> for UpstreamDetail {
+    fn from(status: UpstreamStatus) -> Self {
+        let decisions = decisions(&status);
+        Self {
+            summary: status.summary,
+            in_flight: status.counters.in_flight,
+            decisions,
+            instances: status.instances,
+        }
+    }
+}
+
+fn decisions(status: &UpstreamStatus) -> Vec<Decision> {
+    let one = |what: &str, labels: &[(&str, &str)], count: u64| Decision {
+        what: what.to_owned(),
+        labels: labels
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect(),
+        count,
+    };
+    let decisions = &status.decisions;
+    let mut out = Vec::new();
+    for ((policy, mode, trigger), count) in &decisions.ejections {
+        let labels = [("policy", &**policy), ("mode", mode), ("trigger", trigger)];
+        out.push(one("ejection", &labels, *count));
+    }
+    for ((policy, mode, cause), count) in &decisions.suppressed {
+        let labels = [("policy", &**policy), ("mode", mode), ("cause", cause)];
+        out.push(one("suppressed", &labels, *count));
+    }
+    for (result, count) in &decisions.probes {
+        out.push(one("probe", &[("result", result)], *count));
+    }
+    for ((mode, by), count) in &decisions.recoveries {
+        let labels = [("mode", *mode), ("restored_by", by)];
+        out.push(one("recovery", &labels, *count));
+    }
+    out
+}
+
+/// The instances to be used: the healthy ones, or else all that nobody took out by hand.
+pub(super) fn hosts(status: UpstreamStatus, all: bool) -> Hosts {
+    let healthy = |i: &InstanceStatus| i.state == "healthy";
+    let some = status.instances.iter().any(healthy);
+    let keep = |i: &InstanceStatus| {
+        all || if some {
+            healthy(i)
+        } else {
+            !matches!(&*i.state, "disabled" | "draining")
+        }
+    };
+    let hosts = status.instances.into_iter().filter(keep).map(|instance| {
+        let address = instance.instance.parse::<std::net::SocketAddr>().ok();
+        Host {
+            ip: address.map_or_else(String::new, |a| a.ip().to_string()),
+            port: address.map_or(0, |a| a.port()),
+            healthy: instance.state == "healthy",
+            instance: instance.instance,
+            weight: instance.weight,
+            state: instance.state,
+            cluster: instance.cluster,
+            metadata: instance.metadata,
+        }
+    });
+    Hosts {
+        service: status.summary.name,
+        hosts: hosts.collect(),
+    }
+}

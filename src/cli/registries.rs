@@ -1,0 +1,98 @@
+//! `outrigger registries`.
+
+use std::io::Write;
+
+use super::client::{AdminClient, ConnectArgs, Failure};
+use super::output::{Format, ShowArgs, Table, Tone, age, finish, json};
+use crate::admin::views::Registries;
+use crate::config::environment::Environment;
+use crate::status::RegistryStatus;
+
+/// Arguments.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct RegistriesArgs {
+    /// Where the process is.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// How to print.
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+/// Runs the command; returns the exit code.
+pub fn run(
+    args: &RegistriesArgs,
+    env: &dyn Environment,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> u8 {
+    let result = show(args, env, out);
+    finish(result, out, err)
+}
+
+fn show(args: &RegistriesArgs, env: &dyn Environment, out: &mut dyn Write) -> Result<u8, Failure> {
+    let client = AdminClient::find(&args.connect, env)?;
+    let answer = client.get("/api/v1/registries")?;
+    match args.show.output {
+        Format::Json => json(out, &answer)?,
+        Format::Table => {
+            let mut list = client.read::<Registries>(&answer)?.registries;
+            list.sort_by(|a, b| {
+                state(a)
+                    .0
+                    .cmp(&state(b).0)
+                    .then_with(|| a.name.cmp(&b.name))
+            });
+            if list.is_empty() {
+                writeln!(out, "no registries; all endpoints are static")?;
+            } else {
+                table(list).print(out, args.show.colour(env))?;
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn state(registry: &RegistryStatus) -> (u8, Tone, &'static str) {
+    if !registry.up {
+        (0, Tone::Bad, "down")
+    } else if registry.stale {
+        (1, Tone::Warn, "stale")
+    } else if registry.protected {
+        (2, Tone::Warn, "protected")
+    } else {
+        (3, Tone::Good, "up")
+    }
+}
+
+fn table(registries: Vec<RegistryStatus>) -> Table {
+    let head = [
+        "REGISTRY",
+        "STATE",
+        "KIND",
+        "LAST ANSWER",
+        "SUBSCRIPTIONS",
+        "UPDATES",
+        "LAST ERROR",
+    ];
+    let mut table = Table::new(&head, 1);
+    for registry in registries {
+        let (_, tone, state) = state(&registry);
+        let updates = registry.updates.iter().filter(|(_, count)| **count > 0);
+        let updates: Vec<_> = updates.map(|(result, n)| format!("{n} {result}")).collect();
+        let ago = |seconds| format!("{} ago", age(seconds));
+        table.row(
+            tone,
+            vec![
+                registry.name,
+                state.to_owned(),
+                registry.kind,
+                registry.age_s.map_or_else(|| "never".to_owned(), ago),
+                registry.subscriptions.to_string(),
+                updates.join(", "),
+                registry.last_error.unwrap_or_default(),
+            ],
+        );
+    }
+    table
+}

@@ -1,0 +1,96 @@
+//! `outrigger upstreams`.
+
+use std::io::Write;
+
+use super::client::{AdminClient, ConnectArgs, Failure};
+use super::output::{Format, ShowArgs, Table, age, finish, json, upstream_state};
+use crate::admin::views::Upstreams;
+use crate::config::environment::Environment;
+use crate::status::UpstreamSummary;
+
+/// Arguments.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct UpstreamsArgs {
+    /// Where the process is.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// How to print.
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+/// Runs the command; returns the exit code.
+pub fn run(
+    args: &UpstreamsArgs,
+    env: &dyn Environment,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> u8 {
+    let result = show(args, env, out);
+    finish(result, out, err)
+}
+
+fn show(args: &UpstreamsArgs, env: &dyn Environment, out: &mut dyn Write) -> Result<u8, Failure> {
+    let client = AdminClient::find(&args.connect, env)?;
+    let answer = client.get("/api/v1/upstreams")?;
+    match args.show.output {
+        Format::Json => json(out, &answer)?,
+        Format::Table => {
+            let list: Upstreams = client.read(&answer)?;
+            if list.upstreams.is_empty() {
+                writeln!(
+                    out,
+                    "no upstreams yet; discovered ones come with their first request"
+                )?;
+            } else {
+                table(list.upstreams).print(out, args.show.colour(env))?;
+            }
+        }
+    }
+    Ok(0)
+}
+
+/// The worst first.
+pub(super) fn table(mut upstreams: Vec<UpstreamSummary>) -> Table {
+    upstreams.sort_by(|a, b| {
+        let rank = upstream_state(a).0.cmp(&upstream_state(b).0);
+        rank.then_with(|| a.name.cmp(&b.name))
+    });
+    let head = [
+        "UPSTREAM", "STATE", "USABLE", "EJECTED", "POLICY", "MODE", "SOURCE", "AGE", "NOTE",
+    ];
+    let mut table = Table::new(&head, 1);
+    for upstream in upstreams {
+        let (_, tone, state) = upstream_state(&upstream);
+        let note = note(&upstream);
+        table.row(
+            tone,
+            vec![
+                upstream.name,
+                state.to_owned(),
+                format!("{}/{}", upstream.selectable, upstream.listed),
+                format!("{}/{}", upstream.ejected, upstream.ejection_limit),
+                upstream.policy,
+                upstream.mode,
+                upstream.source,
+                upstream.age_s.map_or_else(|| "-".to_owned(), age),
+                note,
+            ],
+        );
+    }
+    table
+}
+
+fn note(upstream: &UpstreamSummary) -> String {
+    let mut notes: Vec<&str> = Vec::new();
+    notes.extend(upstream.unavailable.as_deref());
+    if upstream.last_resort {
+        notes.push("no instance is good, all are used");
+    }
+    notes.extend(upstream.held.as_deref());
+    notes.extend(upstream.error.as_deref());
+    if upstream.stale && upstream.error.is_none() {
+        notes.push("the source's last answer is old");
+    }
+    notes.join("; ")
+}
