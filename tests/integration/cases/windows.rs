@@ -115,8 +115,9 @@ fn what_the_app_causes_does_not_count() {
     // Too large a body.
     harmless(&reading(), "limits: {max_body_bytes: 1KiB}", |client| {
         client.send(format!(
-            "POST / HTTP/1.1\r\nHost: svc\r\n{CHUNKED}\r\n\r\nf\r\n0123456789abcde\r\n"
+            "POST / HTTP/1.1\r\nHost: svc\r\n{CHUNKED}\r\n\r\n800\r\n"
         ));
+        client.send([b'x'; 0x800]);
         client.response();
     });
     // Leaving soon.
