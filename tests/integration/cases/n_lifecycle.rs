@@ -253,7 +253,7 @@ fn px_089_reload_under_load() {
     let config = move |n: usize| {
         let config = Config::svc_with(
             &[address],
-            if n % 2 == 0 {
+            if n.is_multiple_of(2) {
                 "via: none"
             } else {
                 "via: response"

@@ -156,8 +156,6 @@ pub(crate) async fn collect(response: Response<RecvStream>) -> Result<H2Answer, 
 pub(crate) struct Call {
     pub(crate) request: Request<RecvStream>,
     pub(crate) respond: SendResponse<Bytes>,
-    /// Which connection, from 0.
-    pub(crate) connection: usize,
 }
 
 impl Call {
@@ -201,7 +199,7 @@ impl H2Stub {
         let address = listener.local_addr().unwrap();
         let accepting = handle().spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let index = connections.fetch_add(1, SeqCst);
+                connections.fetch_add(1, SeqCst);
                 let (serve, calls) = (Arc::clone(&serve), Arc::clone(&calls));
                 tokio::spawn(async move {
                     let mut serving = h2::server::Builder::new();
@@ -213,11 +211,7 @@ impl H2Stub {
                     };
                     while let Some(Ok((request, respond))) = connection.accept().await {
                         calls.fetch_add(1, SeqCst);
-                        tokio::spawn(serve(Call {
-                            request,
-                            respond,
-                            connection: index,
-                        }));
+                        tokio::spawn(serve(Call { request, respond }));
                     }
                 });
             }
