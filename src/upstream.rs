@@ -9,6 +9,7 @@ pub mod pool;
 pub mod request_body;
 pub mod request_head;
 pub mod response_body;
+pub mod stream_limit;
 pub mod tunnel;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};

@@ -30,9 +30,11 @@ use crate::metrics::cells::Limit;
 use crate::upstream::pool::LocalExecutor;
 use crate::worker::Worker;
 
-/// Flow control windows towards the app.
+/// Flow control windows towards the app: the most that is buffered for it. h2 takes half of the
+/// connection's window as its budget for small frames that nobody has read; a full stream of
+/// 40-byte messages must fit into it.
 const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
+const CONNECTION_WINDOW: u32 = 10 << 20;
 /// Ping of an HTTP/2 connection of the app with open streams.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);

@@ -298,6 +298,8 @@ struct Watch {
     patience: Duration,
     extended: bool,
     written: Option<Timestamp>,
+    /// When the body's progress was looked at last.
+    looked: Timestamp,
 }
 
 impl Watch {
@@ -310,6 +312,7 @@ impl Watch {
             patience: (measure / 5).max(Duration::from_secs(1)),
             extended: false,
             written: None,
+            looked: started,
         };
         if attempt.body.is_none() {
             watch.written(attempt, guard, started);
@@ -346,9 +349,19 @@ impl Watch {
         }
         loop {
             let (at, over) = self.next(attempt);
-            attempt.timer.set(at);
+            // The body is polled by the connection's task. That it waits for the app from now on
+            // wakes nobody here, so the timer never runs longer than the app may be silent.
+            let look = match self.written {
+                None => at.min(self.looked + attempt.limits.body_idle_timeout),
+                Some(_) => at,
+            };
+            attempt.timer.set(look);
             if attempt.timer.poll(cx).is_pending() {
                 return Poll::Pending;
+            }
+            if look < at {
+                self.looked = look;
+                continue;
             }
             let lateness = self.clock.now().since(at);
             match over {
@@ -515,23 +528,23 @@ fn send_failed(
     }
     let address = guard.instance.address.clone();
     let refused = h2_error(error).is_some_and(not_processed);
-    let idempotent = attempt.body.is_none_or(|b| b.can_replay());
-    if refused || unsent || (reused && idempotent && is_closed_early(error)) {
-        // Whether the method allows the repeat of a written request is the caller's to say.
-        if attempt.fresh {
-            guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Reset));
-            let message = format!("{address} refuses the request: {error}");
-            let trigger = if refused {
-                Trigger::RefusedStream
-            } else {
-                Trigger::ConnectFailure
-            };
-            return failed(Reason::UpstreamReset, message, trigger);
-        }
-        if refused || unsent || attempt.repeatable() {
-            guard.forget();
-            return Failure::Stale;
-        }
+    // A body that outgrew what is kept cannot be sent from its start again, whatever the instance
+    // says; the next attempt would carry on in its middle.
+    let replayable = attempt.body.is_none_or(|b| b.can_replay());
+    let closed = reused && is_closed_early(error) && attempt.repeatable();
+    if replayable && !attempt.fresh && (refused || unsent || closed) {
+        guard.forget();
+        return Failure::Stale;
+    }
+    if refused || (unsent && attempt.fresh) {
+        guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Reset));
+        let message = format!("{address} refuses the request: {error}");
+        let trigger = if refused {
+            Trigger::RefusedStream
+        } else {
+            Trigger::ConnectFailure
+        };
+        return failed(Reason::UpstreamReset, message, trigger);
     }
     let protocol = error.is_parse() || error.is_parse_too_large();
     let (reason, kind) = if protocol {

@@ -570,9 +570,8 @@ impl Exchange {
             .upstream
             .cells
             .attempt(self.worker.index, now.since(guard.sent_at));
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS && !self.upgrade {
-            let address = &picked.instance.address;
-            let message = format!("{address} switches protocols although nobody asked for it");
+        if let Some(fault) = rule_broken(&response, self.upgrade) {
+            let message = format!("{} {fault}", picked.instance.address);
             guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Protocol));
             return Outcome::Refused(Refusal::new(Reason::UpstreamProtocol, message));
         }
@@ -595,6 +594,18 @@ impl Exchange {
             idle,
         }))
     }
+}
+
+/// What hyper lets pass in a response and a proxy must not pass on.
+fn rule_broken(response: &http::Response<Incoming>, upgrade: bool) -> Option<&'static str> {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS && !upgrade {
+        return Some("switches protocols although nobody asked for it");
+    }
+    // We ask for no coding but chunked (no `te` goes upstream), and hyper decodes no other.
+    let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
+    let coding = codings.next()?;
+    (!coding.as_bytes().eq_ignore_ascii_case(b"chunked") || codings.next().is_some())
+        .then_some("uses a transfer coding other than chunked")
 }
 
 /// The idle limit after the head: gRPC and event streams are quiet by nature.

@@ -4,6 +4,7 @@
 //! Next: `upstream/connect.rs`.
 
 use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,6 +18,7 @@ use tokio::task;
 
 use super::connect;
 use super::request_body::AttemptBody;
+use super::stream_limit::{self, StreamLimit, Told};
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Limits, Pool as PoolSettings};
 use crate::endpoint::instance::{Instance, Standing};
@@ -28,8 +30,10 @@ const STREAMS_PER_CONNECTION: u32 = 100;
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Flow control windows towards instances: large enough for small frames and fast downloads.
+/// (h2 takes half of the connection's window as its budget for small frames that nobody has read;
+/// a full stream of 40-byte messages must fit into it).
 const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
+const CONNECTION_WINDOW: u32 = 10 << 20;
 /// How often a request that waits for a place looks again, since places also come free in other
 /// workers.
 const RECHECK: Duration = Duration::from_millis(10);
@@ -138,7 +142,18 @@ struct Multiplexed {
     sender: H2Sender,
     born: Timestamp,
     streams: Cell<u32>,
+    /// How many it carries; `None` until the instance's SETTINGS told. Before that only the request
+    /// that opened it uses it.
+    most: Rc<StreamLimit>,
     last_used: Cell<Timestamp>,
+}
+
+impl Multiplexed {
+    fn has_room(&self) -> bool {
+        self.most
+            .get()
+            .is_some_and(|most| self.streams.get() < most)
+    }
 }
 
 /// The connections of one worker to one instance.
@@ -184,8 +199,12 @@ pub struct Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        let was_full = !self.connection.has_room();
         let streams = &self.connection.streams;
         streams.set(streams.get().saturating_sub(1));
+        if was_full {
+            self.pool.changed.notify_one();
+        }
         self.connection.last_used.set(self.pool.clock.now());
     }
 }
@@ -302,9 +321,7 @@ impl InstancePool {
         if connections.iter().any(|c| c.sender.is_closed()) {
             connections.retain(|c| !c.sender.is_closed());
         }
-        let connection = connections
-            .iter()
-            .find(|c| c.streams.get() < STREAMS_PER_CONNECTION)?;
+        let connection = connections.iter().find(|c| c.has_room())?;
         connection.streams.set(connection.streams.get() + 1);
         Some(Stream {
             sender: connection.sender.clone(),
@@ -315,7 +332,7 @@ impl InstancePool {
     }
 
     /// A stream, on a new HTTP/2 connection where none has room. Requests that come while one is
-    /// being opened wait for it.
+    /// being opened wait for it, and for what it says of its limit.
     ///
     /// # Errors
     /// [`CheckoutError`].
@@ -328,7 +345,8 @@ impl InstancePool {
             if let Some(stream) = self.reuse_stream(settings) {
                 return Ok(stream);
             }
-            if !self.connecting.get() {
+            let untold = |c: &Rc<Multiplexed>| c.most.get().is_none();
+            if !self.connecting.get() && !self.multiplexed.borrow().iter().any(untold) {
                 return self.connect_h2(settings, limits).await;
             }
             self.changed.notified().await;
@@ -360,8 +378,14 @@ impl InstancePool {
         let stream = connect::tcp(&self.instance)
             .await
             .map_err(CheckoutError::Failed)?;
-        let (sender, connection) = http2::Builder::new(LocalExecutor)
+        let most = Rc::new(StreamLimit::default());
+        let stream = Told {
+            stream,
+            limit: Rc::clone(&most),
+        };
+        let (sender, mut connection) = http2::Builder::new(LocalExecutor)
             .timer(TokioTimer::new())
+            .initial_max_send_streams(stream_limit::UNTOLD)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT)
             .initial_stream_window_size(STREAM_WINDOW)
@@ -372,8 +396,18 @@ impl InstancePool {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(CheckoutError::Handshake)?;
+        let told = Rc::clone(&most);
         task::spawn_local(async move {
-            let _ended = connection.await;
+            let _ended = std::future::poll_fn(|cx| {
+                let polled = Pin::new(&mut connection).poll(cx);
+                let now = connection.current_max_send_streams();
+                if told.update(now, STREAMS_PER_CONNECTION, cx) {
+                    place.pool.changed.notify_waiters();
+                }
+                polled
+            })
+            .await;
+            place.pool.changed.notify_waiters();
             drop(place);
         });
         let now = self.clock.now();
@@ -384,6 +418,7 @@ impl InstancePool {
             sender: sender.clone(),
             born: now,
             streams: Cell::new(1),
+            most,
             last_used: Cell::new(now),
         });
         self.multiplexed.borrow_mut().push(Rc::clone(&connection));

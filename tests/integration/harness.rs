@@ -15,9 +15,9 @@ use std::time::Duration;
 use outrigger::clock::{Clock, Timestamp};
 
 pub(crate) use client::Client;
-pub(crate) use frames::{Frame, RawH2, flag, kind};
-pub(crate) use h2side::{Call, H2Answer, H2Client, H2Stub, block_on, collect, request};
-pub(crate) use message::{Framing, Headers, Message, Wire};
+pub(crate) use frames::{RawH2, flag, kind, literals};
+pub(crate) use h2side::{Call, H2Client, H2Stub, block_on, collect, request};
+pub(crate) use message::{Framing, Message};
 pub(crate) use proxy::{Config, Proxy};
 pub(crate) use stub::{Peer, Stub, black_hole, closed_port};
 

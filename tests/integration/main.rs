@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod cases;
+#[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod discovery;

@@ -34,7 +34,7 @@ fn px_001_cl_and_te_in_one_request() {
 fn px_002_coding_before_chunked() {
     let (stub, proxy) = with_ok();
     let head = "POST / HTTP/1.1\r\nHost: svc\r\nTransfer-Encoding: gzip, chunked\r\n\r\n";
-    refused(&proxy, &stub, &format!("{head}1\r\nx\r\n0\r\n\r\n"), 501);
+    refused(&proxy, &stub, format!("{head}1\r\nx\r\n0\r\n\r\n"), 501);
     proxy.logged("transfer_coding");
 }
 
@@ -49,7 +49,7 @@ fn px_003_near_miss_codings() {
         "chunked, identity",
     ] {
         let head = format!("POST / HTTP/1.1\r\nHost: svc\r\nTransfer-Encoding: {coding}\r\n\r\n");
-        refused(&proxy, &stub, &format!("{head}1\r\nx\r\n0\r\n\r\n"), 400);
+        refused(&proxy, &stub, format!("{head}1\r\nx\r\n0\r\n\r\n"), 400);
     }
     let old = format!("POST / HTTP/1.0\r\nHost: svc\r\n{CHUNKED}\r\n\r\n1\r\nx\r\n0\r\n\r\n");
     refused(&proxy, &stub, &old, 400);
@@ -65,7 +65,7 @@ fn px_004_conflicting_or_list_cl() {
         refused(
             &proxy,
             &stub,
-            &format!("POST / HTTP/1.1\r\nHost: svc\r\n{lines}\r\n\r\nabcd"),
+            format!("POST / HTTP/1.1\r\nHost: svc\r\n{lines}\r\n\r\nabcd"),
             400,
         );
     }
@@ -83,7 +83,7 @@ fn px_005_cl_that_is_no_number() {
     let (stub, proxy) = with_ok();
     for value in ["", "+3", "-1", "0x3", "1_0", "18446744073709551616"] {
         let head = format!("POST / HTTP/1.1\r\nHost: svc\r\nContent-Length: {value}\r\n\r\n");
-        refused(&proxy, &stub, &format!("{head}abc"), 400);
+        refused(&proxy, &stub, format!("{head}abc"), 400);
     }
 }
 

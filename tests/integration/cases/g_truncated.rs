@@ -78,3 +78,44 @@ fn px_048_nothing_is_added_to_a_started_body() {
     assert!(client.closed());
     assert_eq!(proxy.access_line(0)["http.response.status_code"], 200);
 }
+
+#[test]
+fn responses_that_break_the_rules_are_not_passed_on() {
+    for head in [
+        "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        "Content-Length: 3, 4\r\n\r\nabcd",
+        "Content-Length: +3\r\n\r\nabc",
+        "Transfer-Encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        "Transfer-Encoding: xchunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        "Transfer-Encoding: gzip\r\n\r\nabc",
+        "Transfer-Encoding: chunked, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        "X: a\0b\r\n\r\n",
+        "X : a\r\n\r\n",
+        "X: a\r\n b\r\n\r\n",
+    ] {
+        let (_stub, proxy) = sending(format!("HTTP/1.1 200 OK\r\n{head}"));
+        let answer = Client::connect(proxy.address).get("/");
+        assert_eq!(
+            (answer.status(), answer.reason()),
+            (502, Some("upstream_protocol")),
+            "{head:?}"
+        );
+        let answer = H2Client::connect(proxy.address).get();
+        assert_eq!(
+            (answer.status, answer.reason()),
+            (502, Some("upstream_protocol")),
+            "{head:?}"
+        );
+    }
+    let (_stub, proxy) =
+        sending("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".to_owned());
+    assert_eq!(Client::connect(proxy.address).get("/").status(), 502);
+}
+
+#[test]
+fn broken_chunks_of_an_instance_cut_the_body() {
+    let (_stub, proxy) = sending(format!(
+        "HTTP/1.1 200 OK\r\n{CHUNKED}\r\n\r\n3\r\nabc\r\nZZ\r\n"
+    ));
+    cut(&proxy, b"abc");
+}

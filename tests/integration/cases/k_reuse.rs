@@ -62,6 +62,44 @@ fn px_066_idle_connection_closed_by_the_instance_is_never_used() {
 }
 
 #[test]
+fn bytes_after_a_response_are_no_answer_to_the_next_request() {
+    let stub = Stub::script(|peer| {
+        while peer.request().is_some() {
+            peer.send(format!(
+                "{OK}HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+            ));
+        }
+    });
+    let proxy = Config::svc(&[stub.address]).start();
+    let mut client = Client::connect(proxy.address);
+    for _ in 0..20 {
+        assert_eq!(client.get("/").text(), "ok");
+    }
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let stub = Stub::script(|peer| {
+        while let Some(request) = peer.request() {
+            let target = request.target().to_owned();
+            peer.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{target}",
+                target.len()
+            ));
+        }
+    });
+    let proxy = Config::svc(&[stub.address]).start();
+    let mut client = Client::connect(proxy.address);
+    let all: String = (0..20)
+        .map(|n| format!("GET /{n} HTTP/1.1\r\nHost: svc\r\n\r\n"))
+        .collect();
+    client.send(all);
+    for n in 0..20 {
+        assert_eq!(client.response().text(), format!("/{n}"));
+    }
+}
+
+#[test]
 fn px_067_stale_pooled_connection_post() {
     let stub = stale();
     let proxy = Config::svc(&[stub.address]).start();
@@ -260,6 +298,48 @@ fn px_072_refused_stream() {
     );
     assert_eq!(proxy.access_line(0)["outrigger.attempts"], 1);
     assert_eq!(stub.connections(), 2);
+}
+
+#[test]
+fn px_072_refused_after_more_than_is_kept_of_the_body() {
+    let stub = h2_stub(|raw, index| {
+        let Some(head) = raw.next_of(kind::HEADERS) else {
+            return;
+        };
+        if index > 0 {
+            answer(raw, head.stream);
+            while raw.next().is_some() {}
+            return;
+        }
+        let mut read = 0;
+        while read < 128 << 10 {
+            let Some(data) = raw.next_of(kind::DATA) else {
+                return;
+            };
+            read += data.payload.len();
+            let n = u32::try_from(data.payload.len()).unwrap().to_be_bytes();
+            raw.send(kind::WINDOW_UPDATE, 0, 0, &n);
+            raw.send(kind::WINDOW_UPDATE, 0, head.stream, &n);
+        }
+        raw.rst(head.stream, 7);
+        while raw.next().is_some() {}
+    });
+    let proxy = over_h2(&stub);
+    let answer = post(
+        &mut Client::connect(proxy.address),
+        "/",
+        &vec![b'x'; 1 << 20],
+    );
+    assert_eq!(
+        (answer.status(), answer.reason()),
+        (502, Some("upstream_reset")),
+        "{answer:?}"
+    );
+    assert_eq!(
+        stub.connections(),
+        1,
+        "a second instance never gets a part of a body"
+    );
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl H2Client {
             stream.set_nodelay(true).unwrap();
             let (send, connection) = h2::client::Builder::new()
                 .initial_window_size(1 << 20)
-                .initial_connection_window_size(4 << 20)
+                .initial_connection_window_size(16 << 20)
                 .handshake(stream)
                 .await
                 .unwrap();
@@ -156,8 +156,6 @@ pub(crate) async fn collect(response: Response<RecvStream>) -> Result<H2Answer, 
 pub(crate) struct Call {
     pub(crate) request: Request<RecvStream>,
     pub(crate) respond: SendResponse<Bytes>,
-    /// Which connection, from 0.
-    pub(crate) connection: usize,
 }
 
 impl Call {
@@ -201,19 +199,19 @@ impl H2Stub {
         let address = listener.local_addr().unwrap();
         let accepting = handle().spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let index = connections.fetch_add(1, SeqCst);
+                connections.fetch_add(1, SeqCst);
                 let (serve, calls) = (Arc::clone(&serve), Arc::clone(&calls));
                 tokio::spawn(async move {
-                    let Ok(mut connection) = h2::server::handshake(stream).await else {
+                    let mut serving = h2::server::Builder::new();
+                    serving
+                        .initial_window_size(1 << 20)
+                        .initial_connection_window_size(16 << 20);
+                    let Ok(mut connection) = serving.handshake(stream).await else {
                         return;
                     };
                     while let Some(Ok((request, respond))) = connection.accept().await {
                         calls.fetch_add(1, SeqCst);
-                        tokio::spawn(serve(Call {
-                            request,
-                            respond,
-                            connection: index,
-                        }));
+                        tokio::spawn(serve(Call { request, respond }));
                     }
                 });
             }

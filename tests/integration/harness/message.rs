@@ -21,10 +21,9 @@ pub(crate) struct Headers(pub(crate) Vec<(String, String)>);
 
 impl Headers {
     pub(crate) fn all(&self, name: &str) -> Vec<&str> {
-        let same = |(n, v): &'_ (String, String)| n.eq_ignore_ascii_case(name).then(|| v.len());
         self.0
             .iter()
-            .filter(|line| same(line).is_some())
+            .filter(|(n, _)| n.eq_ignore_ascii_case(name))
             .map(|(_, v)| v.as_str())
             .collect()
     }

@@ -200,6 +200,26 @@ impl Proxy {
         self.wait_for_line(|l| l["outrigger.reason"] == reason)
     }
 
+    /// The sum of a family's samples whose labels hold all of `labels`.
+    pub(crate) fn metric(&self, family: &str, labels: &[&str]) -> f64 {
+        let mut client = super::Client::connect(self.listener("telemetry"));
+        client.send("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let text = client.response().text();
+        let ours = |line: &&str| {
+            line.strip_prefix(family)
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
+                && labels.iter().all(|label| line.contains(label))
+        };
+        let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+        text.lines().filter(ours).map(value).sum()
+    }
+
+    /// Attempts that ended so, of all instances.
+    pub(crate) fn attempts(&self, outcome: &str) -> f64 {
+        let outcome = format!("outcome=\"{outcome}\"");
+        self.metric("outrigger_attempts_total", &[&outcome])
+    }
+
     pub(crate) fn errors(&self) -> String {
         self.errors.lock().unwrap().clone()
     }
