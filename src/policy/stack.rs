@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{HeaderMap, HeaderValue};
+use http::header::{HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode};
 use hyper::body::Incoming;
