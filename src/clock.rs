@@ -47,8 +47,7 @@ impl Add<Duration> for Timestamp {
     type Output = Self;
 
     fn add(self, rhs: Duration) -> Self {
-        let nanos = u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX);
-        Self(self.0.saturating_add(nanos))
+        Self(self.0.saturating_add(nanos(rhs)))
     }
 }
 
@@ -56,8 +55,7 @@ impl Sub<Duration> for Timestamp {
     type Output = Self;
 
     fn sub(self, rhs: Duration) -> Self {
-        let nanos = u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX);
-        Self(self.0.saturating_sub(nanos))
+        Self(self.0.saturating_sub(nanos(rhs)))
     }
 }
 
@@ -70,6 +68,14 @@ impl fmt::Debug for Timestamp {
             self.0 % 1_000_000_000
         )
     }
+}
+
+/// Nanoseconds of a duration, saturating; without 128-bit arithmetic, since requests ask often.
+const fn nanos(duration: Duration) -> u64 {
+    duration
+        .as_secs()
+        .saturating_mul(1_000_000_000)
+        .saturating_add(duration.subsec_nanos() as u64)
 }
 
 /// The monotonic clock of the process: copies share one origin, so their timestamps compare.
@@ -101,7 +107,7 @@ impl Clock {
     )]
     pub fn now(&self) -> Timestamp {
         let since = tokio::time::Instant::now().duration_since(self.origin);
-        Timestamp::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+        Timestamp::from_nanos(nanos(since))
     }
 
     /// The instant of `at`, for the runtime's timers.

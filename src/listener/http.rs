@@ -35,6 +35,7 @@ use crate::upstream::headers::{
     HOP, REQUEST_ID, Seen, TRACEPARENT, VIA_ENTRY,
 };
 use crate::upstream::request_body::{RequestBody, RequestBodyParts};
+use crate::upstream::request_head::host_value;
 use crate::upstream::response_body::{Carrier, ProxyBody, UpstreamBody, UpstreamBodyParts};
 use crate::upstream::tunnel;
 use crate::worker::{DrainPhase, Lookup, LookupAnswer, Snapshot, Worker};
@@ -118,6 +119,8 @@ struct Admitted {
     body: Incoming,
     seen: Seen,
     on_upgrade: Option<hyper::upgrade::OnUpgrade>,
+    /// Its Host is a loopback name, or missing.
+    loopback: bool,
     asked: Asked,
     guard: RequestGuard,
     started: Timestamp,
@@ -182,11 +185,15 @@ fn admit(
         asked,
         route: None,
     };
-    let found = match head::check(&parts, seen, &head_limits) {
-        Ok(authority) => match &connection.service {
-            Some(name) => own_port(&snapshot, name),
-            None => router::route(&snapshot.table, &parts, authority.as_ref()),
-        },
+    let (found, loopback) = match head::check(&parts, seen, &head_limits) {
+        Ok(authority) => {
+            let loopback = authority.as_ref().is_none_or(Authority::is_loopback);
+            let found = match &connection.service {
+                Some(name) => own_port(&snapshot, name),
+                None => router::route(&snapshot.table, &parts, authority.as_ref()),
+            };
+            (found, loopback)
+        }
         Err(refusal) => {
             if refusal.reason == Reason::TargetTooLong {
                 worker.limit_hit(Limit::MaxTargetBytes);
@@ -206,6 +213,7 @@ fn admit(
         body,
         seen,
         on_upgrade,
+        loopback,
         asked,
         guard,
         started,
@@ -295,6 +303,7 @@ fn dispatch(
         body,
         seen,
         on_upgrade,
+        loopback,
         mut asked,
         mut guard,
         started,
@@ -334,7 +343,7 @@ fn dispatch(
         let refusal = Refusal::new(Reason::BadRequest, "the request target cannot be forwarded");
         return refuse(refusal, guard, asked);
     };
-    let host = passed_host(service, &parts);
+    let host = passed_host(service, &parts, loopback);
     let upgrade = on_upgrade.is_some();
     asked.trailers |= headers::clean_request(&mut parts.headers, seen, upgrade);
     dress(
@@ -346,7 +355,10 @@ fn dispatch(
         prefix.as_ref(),
         host.as_ref(),
     );
-    parts.headers.remove(HOST);
+    let host = host_value(service, &route, host);
+    if parts.headers.get(HOST) != Some(&host) {
+        parts.headers.insert(HOST, host);
+    }
     if parts.version == Version::HTTP_2 {
         headers::join_cookies(&mut parts.headers, seen);
     }
@@ -384,7 +396,6 @@ fn dispatch(
             method: parts.method,
             target,
             headers: parts.headers,
-            host,
             body,
             time,
             upgrade,
@@ -516,10 +527,8 @@ fn finish_head(mut response: Response<ProxyBody>, asked: &Asked) -> Response<Pro
         }
         Via::None => {}
     }
-    if let Some(id) = &asked.request_id
-        && !headers.contains_key(REQUEST_ID)
-    {
-        headers.insert(REQUEST_ID, id.clone());
+    if let Some(id) = &asked.request_id {
+        headers.entry(REQUEST_ID).or_insert_with(|| id.clone());
     }
     response
 }
@@ -648,17 +657,20 @@ fn dress(
 
 /// Host as it is passed on; `None` when it is to be the service's name. The head was checked: an
 /// absolute target or `:authority` comes before Host.
-fn passed_host(service: &Service, parts: &http::request::Parts) -> Option<HeaderValue> {
+fn passed_host(
+    service: &Service,
+    parts: &http::request::Parts,
+    loopback: bool,
+) -> Option<HeaderValue> {
+    if loopback && service.host_header == HostHeader::Auto {
+        return None;
+    }
     let host = parts.headers.get(HOST);
     let text = match parts.uri.authority() {
         Some(authority) => authority.as_str(),
         None => host?.to_str().ok()?,
     };
-    if service.host_header == HostHeader::Auto
-        && Authority::parse(text).is_ok_and(|authority| authority.is_loopback())
-    {
-        return None;
-    }
+
     // The header's own value where it says the same, without a copy.
     match host {
         Some(value) if value.as_bytes() == text.as_bytes() => Some(value.clone()),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use http::header::{HeaderMap, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode};
 use hyper::body::Incoming;
@@ -18,7 +18,7 @@ use super::limits::{self, RequestLimits};
 use super::outcome::AttemptGuard;
 use super::retry::{self, Trigger};
 use crate::clock::Timestamp;
-use crate::config::types::{AttemptTimeout, Protocol, Service};
+use crate::config::types::{AttemptTimeout, HostHeader, Protocol, Service};
 use crate::endpoint::instance::Instance;
 use crate::endpoint::selectable::{Availability, Selectable, TrialOffer};
 use crate::error::{Reason, Refusal};
@@ -30,7 +30,7 @@ use crate::router::Route;
 use crate::timer::Timer;
 use crate::upstream::TrialReport;
 use crate::upstream::request_body::RequestBody;
-use crate::upstream::request_head::{RequestHead, host_value};
+use crate::upstream::request_head::RequestHead;
 use crate::upstream::response_body::{self, Carrier};
 use crate::worker::{Snapshot, Worker};
 
@@ -50,10 +50,8 @@ pub struct Exchange {
     pub method: Method,
     /// Its target, prefix stripped.
     pub target: PathAndQuery,
-    /// Cleaned, with what we add; without Host.
+    /// Cleaned, with what we add and the Host towards the instances.
     pub headers: HeaderMap,
-    /// Host as the app gave it; `None` when it is to be the service's.
-    pub host: Option<HeaderValue>,
     /// Its body, if it has one.
     pub body: Option<Rc<RequestBody>>,
     /// It is gRPC.
@@ -369,7 +367,6 @@ impl Exchange {
             method,
             target,
             headers,
-            host,
             body,
             grpc,
             time,
@@ -397,7 +394,7 @@ impl Exchange {
             method,
             target,
             headers,
-            host: host_value(service, route, host.as_ref(), &picked.instance),
+            own_host: service.host_header == HostHeader::Instance,
             http2,
             client: time.client(),
             has_body: body.is_some(),
@@ -659,23 +656,29 @@ fn classify(answer: &Answer, grpc: bool, policy: &Policy) -> (OutcomeClass, Opti
     if status == 101 {
         return (OutcomeClass::Success, None);
     }
-    let (class, kind) = match response_body::grpc_code(answer.response.headers()) {
-        Some(code) if grpc => (
+    let code = grpc
+        .then(|| response_body::grpc_code(answer.response.headers()))
+        .flatten();
+    let (class, kind) = match code {
+        Some(code) => (
             classify_grpc(Some(u32::from(code)), policy),
             ErrorKind::GrpcStatus,
         ),
-        Some(_) | None => (classify_http(status, policy), ErrorKind::Http5xx),
+        None => (classify_http(status, policy), ErrorKind::Http5xx),
     };
     (class, (class != OutcomeClass::Success).then_some(kind))
 }
 
 fn trigger_of(answer: &Answer, grpc: bool) -> Trigger {
     let status = answer.response.status().as_u16();
-    match response_body::grpc_code(answer.response.headers()) {
-        Some(0) if grpc => Trigger::Other,
-        Some(code) if grpc => Trigger::Grpc(code),
-        Some(_) | None if status >= 500 => Trigger::Http(status),
-        Some(_) | None => Trigger::Other,
+    let code = grpc
+        .then(|| response_body::grpc_code(answer.response.headers()))
+        .flatten();
+    match code {
+        Some(0) => Trigger::Other,
+        Some(code) => Trigger::Grpc(code),
+        None if status >= 500 => Trigger::Http(status),
+        None => Trigger::Other,
     }
 }
 

@@ -3,7 +3,7 @@
 //! removed.
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, Entry, HOST, HeaderMap, HeaderName, HeaderValue,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 
@@ -274,18 +274,21 @@ fn remove_nominated(headers: &mut HeaderMap) {
 
 /// Sets `name` to what is there, joined to one line, and `value`.
 pub fn append_to_list(headers: &mut HeaderMap, name: HeaderName, value: &HeaderValue) {
-    if !headers.contains_key(&name) {
-        headers.insert(name, value.clone());
-        return;
-    }
+    let mut occupied = match headers.entry(name) {
+        Entry::Vacant(vacant) => {
+            vacant.insert(value.clone());
+            return;
+        }
+        Entry::Occupied(occupied) => occupied,
+    };
     let mut line: Vec<u8> = Vec::new();
-    for old in headers.get_all(&name) {
+    for old in occupied.iter() {
         line.extend_from_slice(old.as_bytes());
         line.extend_from_slice(b", ");
     }
     line.extend_from_slice(value.as_bytes());
     if let Ok(joined) = HeaderValue::from_bytes(&line) {
-        headers.insert(name, joined);
+        occupied.insert(joined);
     }
 }
 

@@ -14,22 +14,14 @@ use crate::endpoint::instance::Instance;
 use crate::policy::limits;
 use crate::router::Route;
 
-/// Host towards the instance.
-pub fn host_value(
-    service: &Service,
-    route: &Route,
-    host: Option<&HeaderValue>,
-    instance: &Instance,
-) -> HeaderValue {
+/// Host towards the instances of a service; `asked` is the one the app gave, `None` when it is to be
+/// the service's. Where it is to be each instance's own, the service's holds the place.
+pub fn host_value(service: &Service, route: &Route, asked: Option<HeaderValue>) -> HeaderValue {
+    let own = || route.settings.host.clone();
     match &service.host_header {
-        HostHeader::Auto | HostHeader::Keep => {
-            host.map_or_else(|| route.settings.host.clone(), HeaderValue::clone)
-        }
-        HostHeader::Service => route.settings.host.clone(),
-        HostHeader::Instance => instance.host_value.clone(),
-        HostHeader::Text(text) => {
-            HeaderValue::from_str(text).unwrap_or_else(|_| route.settings.host.clone())
-        }
+        HostHeader::Auto | HostHeader::Keep => asked.unwrap_or_else(own),
+        HostHeader::Service | HostHeader::Instance => own(),
+        HostHeader::Text(text) => HeaderValue::from_str(text).unwrap_or_else(|_| own()),
     }
 }
 
@@ -40,10 +32,10 @@ pub struct RequestHead<'a> {
     pub method: &'a Method,
     /// Path and query.
     pub target: &'a PathAndQuery,
-    /// Cleaned, without Host.
+    /// Cleaned, with Host.
     pub headers: &'a HeaderMap,
-    /// Host towards the instance.
-    pub host: HeaderValue,
+    /// Host is each instance's own address.
+    pub own_host: bool,
     /// The instance speaks HTTP/2.
     pub http2: bool,
     /// The app's own deadline.
@@ -70,8 +62,11 @@ impl RequestHead<'_> {
             headers.insert(GRPC_TIMEOUT, HeaderValue::try_from(left).ok()?);
         }
         if self.http2 {
-            let authority = http::uri::Authority::try_from(self.host.as_bytes())
-                .unwrap_or_else(|_| instance.authority.clone());
+            let authority = headers
+                .remove(HOST)
+                .filter(|_| !self.own_host)
+                .and_then(|host| http::uri::Authority::try_from(host.as_bytes()).ok())
+                .unwrap_or_else(|| instance.authority.clone());
             let mut parts = http::uri::Parts::default();
             parts.scheme = Some(Scheme::HTTP);
             parts.authority = Some(authority);
@@ -80,7 +75,9 @@ impl RequestHead<'_> {
             *request.version_mut() = Version::HTTP_2;
             return Some(request);
         }
-        headers.insert(HOST, self.host.clone());
+        if self.own_host {
+            headers.insert(HOST, instance.host_value.clone());
+        }
         if self.has_body && known.is_none() && !headers.contains_key(CONTENT_LENGTH) {
             headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }

@@ -269,9 +269,11 @@ fn status_trailers(code: &'static str, message: &'static str) -> HeaderMap {
     trailers
 }
 
+const GRPC_STATUS: http::HeaderName = http::HeaderName::from_static("grpc-status");
+
 /// `grpc-status` of headers or trailers; one that cannot be read counts as 2 (UNKNOWN).
 pub fn grpc_code(headers: &HeaderMap) -> Option<u16> {
-    let value = headers.get("grpc-status")?;
+    let value = headers.get(GRPC_STATUS)?;
     let text = value.to_str().unwrap_or_default();
     let canonical = text == "0" || !text.starts_with('0');
     Some(text.parse().ok().filter(|_| canonical).unwrap_or(2))
