@@ -18,6 +18,7 @@ pub(crate) struct Config {
     services: String,
     nofile: Option<u64>,
     workers: Option<u8>,
+    listen: Option<String>,
 }
 
 impl Config {
@@ -57,6 +58,12 @@ impl Config {
         self
     }
 
+    /// Other addresses of the app's side, as YAML.
+    pub(crate) fn listen(mut self, addresses: &str) -> Self {
+        self.listen = Some(addresses.to_owned());
+        self
+    }
+
     /// The most files the process may open.
     pub(crate) const fn open_files(mut self, most: u64) -> Self {
         self.nofile = Some(most);
@@ -66,9 +73,10 @@ impl Config {
     pub(crate) fn text(&self) -> String {
         let Self { top, services, .. } = self;
         format!(
-            "version: 1\nlisten: 127.0.0.1:0\nworkers: {}\nadmin: {{listen: \"127.0.0.1:0\"}}\n\
+            "version: 1\nlisten: {}\nworkers: {}\nadmin: {{listen: \"127.0.0.1:0\"}}\n\
              telemetry:\n  listen: \"127.0.0.1:0\"\n  access_log: {{mode: all, log_paths: true}}\n\
              {top}services:\n{services}",
+            self.listen.as_deref().unwrap_or("127.0.0.1:0"),
             self.workers.unwrap_or(1)
         )
     }
