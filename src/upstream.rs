@@ -7,6 +7,7 @@ pub mod connect;
 pub mod headers;
 pub mod pool;
 pub mod request_body;
+pub mod request_head;
 pub mod response_body;
 pub mod stream_limit;
 pub mod tunnel;

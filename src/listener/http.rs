@@ -27,7 +27,7 @@ use crate::error::{Reason, Refusal};
 use crate::metrics::cells::{AppProtocol, Limit};
 use crate::outlier::classify::OutcomeClass;
 use crate::policy::limits::{RequestLimits, parse_grpc_timeout};
-use crate::policy::stack::{self, Delivery, Exchange, Outcome};
+use crate::policy::stack::{self, Course, Delivery, Exchange, Outcome};
 use crate::router::{self, Authority, Found, Missed, Route, Rule};
 use crate::timer::Timer;
 use crate::upstream::headers::{
@@ -246,17 +246,24 @@ struct Flow {
 }
 
 impl Flow {
-    async fn run(self: Box<Self>) -> Result<Response<ProxyBody>, Unanswered> {
+    async fn run(mut self: Box<Self>) -> Result<Response<ProxyBody>, Unanswered> {
+        if let Some(incoming) = self.incoming.take() {
+            self.exchange.body = Box::pin(after_first_frame(&self.exchange, incoming)).await;
+        }
+        let outcome = self.exchange.run().await;
+        self.conclude(outcome)
+    }
+
+    /// The answer's head. Not part of `run`, so that nothing of it is carried across its waits.
+    #[expect(clippy::boxed_local, reason = "moved out of, not copied before")]
+    fn conclude(self: Box<Self>, outcome: Outcome) -> Result<Response<ProxyBody>, Unanswered> {
         let Self {
-            mut exchange,
+            exchange,
             asked,
             on_upgrade,
-            incoming,
+            ..
         } = *self;
-        if let Some(incoming) = incoming {
-            exchange.body = Box::pin(after_first_frame(&exchange, incoming)).await;
-        }
-        match exchange.run().await {
+        match outcome {
             Outcome::Answer(answer) => Ok(deliver(exchange, *answer, &asked, on_upgrade)),
             Outcome::Refused(refusal) => {
                 let Exchange { guard, route, .. } = exchange;
@@ -383,6 +390,7 @@ fn dispatch(
             time,
             upgrade,
             guard,
+            course: Course::default(),
             route: Arc::clone(&route),
         },
         asked,

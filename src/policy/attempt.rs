@@ -2,18 +2,18 @@
 //! part within its limit. Reports its outcome unless a head came; then the body will.
 //! Next: `upstream/pool.rs`; the caller is `policy/stack.rs`.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::Response;
+use http::{Request, Response};
 use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 
 use super::limits::RequestLimits;
 use super::outcome::{AttemptGuard, Cancelled};
 use super::retry::Trigger;
-use super::stack::Builder;
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Limits, Service};
 use crate::error::{Reason, Refusal};
@@ -22,6 +22,7 @@ use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::timer::Timer;
 use crate::upstream::pool::{CheckoutError, InstancePool};
 use crate::upstream::request_body::{AttemptBody, BodyFault, RequestBody, Stall};
+use crate::upstream::request_head::RequestHead;
 use crate::upstream::response_body::Carrier;
 use crate::worker::Worker;
 
@@ -88,51 +89,96 @@ pub enum Failure {
 /// Runs the attempt. `may_follow` is asked when an automatic attempt limit is over: without another
 /// try to follow the attempt keeps what is left of the request's time.
 pub async fn run(
-    mut attempt: Attempt<'_>,
+    attempt: &mut Attempt<'_>,
     pool: &Rc<InstancePool>,
     guard: AttemptGuard,
-    build: &Builder<'_>,
+    head: &RequestHead<'_>,
     may_follow: &dyn Fn() -> bool,
 ) -> Result<Answer, Failure> {
-    let clock = attempt.worker.clock;
     let mut started = attempt.begun;
-    let mut carrier = match reuse(&attempt, pool) {
+    let carrier = match reuse(attempt, pool) {
         Some(carrier) => carrier,
         None => {
             // Rare: boxed, so that an attempt on an open connection stays small.
-            let carrier = match Box::pin(connect(&mut attempt, pool)).await {
+            let connected = Box::pin(connect(attempt, pool)).await;
+            started = attempt.worker.clock.now();
+            match connected {
                 Ok(carrier) => carrier,
-                Err(end) => return Err(connect_failed(&attempt, guard, end)),
-            };
-            started = clock.now();
-            carrier
+                Err(end) => return Err(connect_failed(attempt, guard, end)),
+            }
         }
     };
+    let mut sending = send(attempt, carrier, guard, head, started)?;
+    let mut watch = Watch::new(attempt, &sending.guard, started);
+    let ended = std::future::poll_fn(|cx| {
+        if let Poll::Ready(sent) = sending.future.as_mut().poll(cx) {
+            return Poll::Ready(Ok(sent));
+        }
+        watch
+            .poll_limits(attempt, &sending.guard, cx, may_follow)
+            .map(Err)
+    })
+    .await;
+    finish(attempt, sending, ended, started)
+}
+
+/// A request handed to its connection.
+struct Sending {
+    carrier: Carrier,
+    guard: AttemptGuard,
+    future: Pin<Box<dyn Future<Output = Sent>>>,
+}
+
+type Sent = Result<Response<Incoming>, TrySendError<Request<AttemptBody>>>;
+
+/// Hands the request to the connection.
+fn send(
+    attempt: &Attempt<'_>,
+    mut carrier: Carrier,
+    guard: AttemptGuard,
+    head: &RequestHead<'_>,
+    started: Timestamp,
+) -> Result<Sending, Failure> {
     let body = match attempt.body {
         Some(body) => body.attempt(),
         None => AttemptBody::empty(),
     };
-    let Some(request) = build.build(&guard.instance, body, started) else {
+    let Some(request) = head.build(&guard.instance, body, started) else {
         guard.forget();
         let message = "the request cannot be written for this instance".to_owned();
         return Err(failed(Reason::BadRequest, message, Trigger::Other));
     };
-    let mut watch = Watch::new(&attempt, &guard, started);
-    let sent = match &mut carrier {
-        Carrier::Http1(lent) => {
-            let send = pin!(lent.sender.try_send_request(request));
-            watch.run(&mut attempt, &guard, send, may_follow).await
-        }
+    let future: Pin<Box<dyn Future<Output = Sent>>> = match &mut carrier {
+        Carrier::Http1(lent) => Box::pin(lent.sender.try_send_request(request)),
         Carrier::Http2(stream) => {
             guard.dies_with(stream.connection());
-            let send = pin!(stream.sender.try_send_request(request));
-            watch.run(&mut attempt, &guard, send, may_follow).await
+            Box::pin(stream.sender.try_send_request(request))
         }
     };
+    Ok(Sending {
+        carrier,
+        guard,
+        future,
+    })
+}
+
+/// The head came, or did not.
+fn finish(
+    attempt: &mut Attempt<'_>,
+    sending: Sending,
+    ended: Result<Sent, Over>,
+    started: Timestamp,
+) -> Result<Answer, Failure> {
     if let Some(written) = attempt.body.and_then(|b| b.written_at()) {
         attempt.time.pause(written.since(started));
     }
-    match sent {
+    let Sending {
+        carrier,
+        guard,
+        future,
+    } = sending;
+    drop(future);
+    match ended {
         Ok(Ok(response)) => {
             guard.on_cancel(Cancelled::Class(OutcomeClass::Success, None));
             Ok(Answer {
@@ -153,9 +199,12 @@ pub async fn run(
                     stream.reused
                 }
             };
-            Err(send_failed(&attempt, guard, error, unsent, reused))
+            Err(send_failed(attempt, guard, error, unsent, reused))
         }
-        Err(over) => Err(time_is_over(&attempt, guard, &over, started, clock.now())),
+        Err(over) => {
+            let now = attempt.worker.clock.now();
+            Err(time_is_over(attempt, guard, &over, started, now))
+        }
     }
 }
 
@@ -281,22 +330,6 @@ impl Watch {
                 .client()
                 .map(|end| (attempt.time.started(), end)),
         });
-    }
-
-    async fn run<F: Future>(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        guard: &AttemptGuard,
-        mut send: std::pin::Pin<&mut F>,
-        may_follow: &dyn Fn() -> bool,
-    ) -> Result<F::Output, Over> {
-        std::future::poll_fn(|cx| {
-            if let Poll::Ready(output) = send.as_mut().poll(cx) {
-                return Poll::Ready(Ok(output));
-            }
-            self.poll_limits(attempt, guard, cx, may_follow).map(Err)
-        })
-        .await
     }
 
     fn poll_limits(

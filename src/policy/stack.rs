@@ -7,10 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
-use http::uri::{PathAndQuery, Scheme, Uri};
-use http::{Method, Request, StatusCode, Version};
-use http_body::Body;
+use http::header::{HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use http::uri::PathAndQuery;
+use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 
@@ -19,7 +18,7 @@ use super::limits::{self, RequestLimits};
 use super::outcome::AttemptGuard;
 use super::retry::{self, Trigger};
 use crate::clock::Timestamp;
-use crate::config::types::{AttemptTimeout, HostHeader, Protocol, Service};
+use crate::config::types::{AttemptTimeout, Protocol, Service};
 use crate::endpoint::instance::Instance;
 use crate::endpoint::selectable::{Availability, Selectable, TrialOffer};
 use crate::error::{Reason, Refusal};
@@ -30,8 +29,8 @@ use crate::outlier::policy::Policy;
 use crate::router::Route;
 use crate::timer::Timer;
 use crate::upstream::TrialReport;
-use crate::upstream::headers::GRPC_TIMEOUT;
-use crate::upstream::request_body::{AttemptBody, RequestBody};
+use crate::upstream::request_body::RequestBody;
+use crate::upstream::request_head::{RequestHead, host_value};
 use crate::upstream::response_body::{self, Carrier};
 use crate::worker::{Snapshot, Worker};
 
@@ -67,6 +66,27 @@ pub struct Exchange {
     pub upgrade: bool,
     /// Counted and logged.
     pub guard: RequestGuard,
+    /// What was tried so far.
+    pub course: Course,
+}
+
+/// What was tried so far. Empty, without an allocation, for a request whose first attempt is good.
+#[derive(Debug, Default)]
+pub struct Course {
+    tried: Vec<u64>,
+    full: Vec<u64>,
+    first_failure: Option<Refusal>,
+    budget_held: bool,
+}
+
+/// What follows an attempt.
+enum Step {
+    /// The end.
+    Done(Outcome),
+    /// The instance had no place; that was no attempt.
+    PickAnother,
+    /// Another attempt, after its delay.
+    BackOff,
 }
 
 /// What goes back to the app.
@@ -104,88 +124,86 @@ struct Picked {
 }
 
 impl Exchange {
-    /// Runs attempts until there is an answer. What is rare is boxed, so that the usual request stays
-    /// small.
+    /// Runs attempts until there is an answer. What is rare is boxed, and nothing large lives across
+    /// a wait, so that the usual request stays small.
     pub async fn run(&mut self) -> Outcome {
-        let mut tried: Vec<u64> = Vec::new();
-        let mut full: Vec<u64> = Vec::new();
-        let mut last: Option<Refusal> = None;
-        let mut budget_held = false;
         loop {
-            let picked = match self.pick_now(&tried, &full) {
-                Some(picked) => picked,
-                None => Box::pin(self.pick(&tried, &full, &mut budget_held)).await,
+            let picked = match self.pick_now() {
+                Some(picked) => Ok(picked),
+                None => Box::pin(self.pick()).await,
             };
             let picked = match picked {
                 Ok(picked) => picked,
                 Err(Reason::Overflow) => {
-                    if Box::pin(self.wait_for_place(&full)).await {
-                        full.clear();
+                    if Box::pin(self.wait_for_place()).await {
+                        self.course.full.clear();
                         continue;
                     }
-                    let refusal = last.unwrap_or_else(|| overflow(&self.route));
-                    return Outcome::Refused(refusal);
+                    return self.give_up(overflow(&self.route));
                 }
-                Err(reason) => {
-                    let refusal = last.unwrap_or_else(|| self.nothing_to_pick(reason));
-                    return Outcome::Refused(refusal);
-                }
+                Err(reason) => return self.give_up(self.nothing_to_pick(reason)),
             };
-            let is_trial = picked.trial.is_some();
-            match self.attempt(&picked, &tried).await {
-                Ok(answer) => {
-                    let (class, kind) = classify(&answer, self.grpc, &picked.policy);
-                    let failure = class.is_failure(picked.policy.exception_type);
-                    let trigger = trigger_of(&answer, self.grpc);
-                    tried.push(picked.instance.id);
-                    let again = if is_trial {
-                        failure
-                    } else {
-                        self.retryable(trigger)
-                    };
-                    if again
-                        && self.may_follow(&tried)
-                        && self.take_budget(trigger, &mut budget_held)
-                    {
-                        answer.guard.finish(class, kind);
-                        drop(answer.carrier);
-                        Box::pin(self.back_off()).await;
-                        continue;
-                    }
-                    if budget_held {
-                        self.give_budget_back();
-                    }
-                    return self.deliver(answer, class, kind, &picked);
-                }
-                Err(Failure::Full) => {
-                    self.guard.unattempt();
-                    full.push(picked.instance.id);
-                }
-                Err(Failure::Stale) => {
-                    // Repeated inside `attempt`; it never comes out.
-                    let refusal = overflow(&self.route);
-                    return Outcome::Refused(refusal);
-                }
-                Err(Failure::Failed { refusal, trigger }) => {
-                    tried.push(picked.instance.id);
-                    let app_left = matches!(
-                        refusal.reason,
-                        Reason::ClientClosed | Reason::ClientTimeout | Reason::BadRequest
-                    );
-                    let allowed = is_trial || self.retryable(trigger);
-                    let again = !app_left
-                        && allowed
-                        && self.may_follow(&tried)
-                        && self.take_budget(trigger, &mut budget_held);
-                    if !again {
-                        // Without an upstream's answer the first failure's reason is given.
-                        return Outcome::Refused(last.unwrap_or(refusal));
-                    }
-                    last.get_or_insert(refusal);
-                    Box::pin(self.back_off()).await;
-                }
+            let ended = self.attempt(&picked).await;
+            match self.next_step(ended, &picked) {
+                Step::Done(outcome) => return outcome,
+                Step::PickAnother => {}
+                Step::BackOff => Box::pin(self.back_off()).await,
             }
         }
+    }
+
+    /// What follows from the end of an attempt.
+    fn next_step(&mut self, ended: Result<Answer, Failure>, picked: &Picked) -> Step {
+        let is_trial = picked.trial.is_some();
+        match ended {
+            Ok(answer) => {
+                let (class, kind) = classify(&answer, self.grpc, &picked.policy);
+                let trigger = trigger_of(&answer, self.grpc);
+                let wanted = if is_trial {
+                    class.is_failure(picked.policy.exception_type)
+                } else {
+                    self.retryable(trigger)
+                };
+                if wanted && self.another_follows(picked, trigger) {
+                    answer.guard.finish(class, kind);
+                    return Step::BackOff;
+                }
+                if std::mem::take(&mut self.course.budget_held) {
+                    self.give_budget_back();
+                }
+                Step::Done(self.deliver(answer, class, kind, picked))
+            }
+            Err(Failure::Full) => {
+                self.guard.unattempt();
+                self.course.full.push(picked.instance.id);
+                Step::PickAnother
+            }
+            // Repeated inside `attempt`; it never comes out.
+            Err(Failure::Stale) => Step::Done(Outcome::Refused(overflow(&self.route))),
+            Err(Failure::Failed { refusal, trigger }) => {
+                let app_left = matches!(
+                    refusal.reason,
+                    Reason::ClientClosed | Reason::ClientTimeout | Reason::BadRequest
+                );
+                let wanted = !app_left && (is_trial || self.retryable(trigger));
+                if wanted && self.another_follows(picked, trigger) {
+                    self.course.first_failure.get_or_insert(refusal);
+                    return Step::BackOff;
+                }
+                Step::Done(self.give_up(refusal))
+            }
+        }
+    }
+
+    /// Notes the instance as tried; whether another attempt is possible and the budget has it.
+    fn another_follows(&mut self, picked: &Picked, trigger: Trigger) -> bool {
+        self.course.tried.push(picked.instance.id);
+        self.may_follow() && self.take_budget(trigger)
+    }
+
+    /// Without an upstream's answer the first failure's reason is given.
+    fn give_up(&mut self, refusal: Refusal) -> Outcome {
+        Outcome::Refused(self.course.first_failure.take().unwrap_or(refusal))
     }
 
     fn service(&self) -> &Service {
@@ -196,33 +214,29 @@ impl Exchange {
         self.worker.clock.now()
     }
 
-    /// The usual pick: the registry has answered, nothing is ejected, nothing was tried or full.
-    fn pick_now(&self, tried: &[u64], full: &[u64]) -> Option<Result<Picked, Reason>> {
+    /// The usual pick: the registry has answered, nothing is ejected, nothing was full.
+    fn pick_now(&self) -> Option<Picked> {
         let selectable = self.route.upstream.selectable();
-        if selectable.watch_requests || !full.is_empty() {
+        if selectable.watch_requests || !self.course.full.is_empty() {
             return None;
         }
         let algorithm = self.service().load_balancer;
-        let now = self.time.started();
+        let (upstream, now) = (&self.route.upstream, self.time.started());
+        let tried = &self.course.tried;
         let entry = self
             .worker
-            .pick(&self.route.upstream, algorithm, &selectable, tried, now)?;
-        Some(Ok(Picked {
+            .pick(upstream, algorithm, &selectable, tried, now)?;
+        Some(Picked {
             instance: Arc::clone(&entry.instance),
             http2: entry.http2,
             policy: Arc::clone(&selectable.policy),
             trial: None,
-        }))
+        })
     }
 
     /// Picks an instance: a trial on offer if this request may be one, else by the balancer; waits
     /// for the registry's first answer.
-    async fn pick(
-        &mut self,
-        tried: &[u64],
-        full: &[u64],
-        budget_held: &mut bool,
-    ) -> Result<Picked, Reason> {
+    async fn pick(&mut self) -> Result<Picked, Reason> {
         let wait_until = self.time.started() + self.snapshot.config.discovery_wait;
         let route = Arc::clone(&self.route);
         loop {
@@ -231,7 +245,7 @@ impl Exchange {
             {
                 let selectable = route.upstream.selectable_full();
                 if selectable.state != Availability::Waiting || self.now() >= wait_until {
-                    return self.pick_from(&selectable, tried, full, budget_held).await;
+                    return self.pick_from(&selectable).await;
                 }
             }
             let until = wait_until.min(self.time.deadline());
@@ -239,25 +253,20 @@ impl Exchange {
         }
     }
 
-    async fn pick_from(
-        &mut self,
-        selectable: &Selectable,
-        tried: &[u64],
-        full: &[u64],
-        budget_held: &mut bool,
-    ) -> Result<Picked, Reason> {
+    async fn pick_from(&mut self, selectable: &Selectable) -> Result<Picked, Reason> {
         if selectable.watch_requests
-            && let Some(picked) = self.claim_trial(selectable, tried, budget_held).await
+            && let Some(picked) = self.claim_trial(selectable).await
         {
             return Ok(picked);
         }
         let now = self.now();
         let algorithm = self.service().load_balancer;
         let upstream = &self.route.upstream;
+        let Course { tried, full, .. } = &self.course;
         let excluded: &[u64] = if full.is_empty() {
             tried
         } else {
-            &[tried, full].concat()
+            &[tried.as_slice(), full.as_slice()].concat()
         };
         if let Some(entry) = self
             .worker
@@ -277,7 +286,7 @@ impl Exchange {
         {
             return Ok(self.as_trial(selectable, offer, now));
         }
-        if !full.is_empty() {
+        if !self.course.full.is_empty() {
             return Err(Reason::Overflow);
         }
         Err(match selectable.state {
@@ -290,29 +299,21 @@ impl Exchange {
 
     /// Claims a trial on offer, if this request may serve as one: it can be repeated elsewhere, so
     /// no user sees a failed trial.
-    async fn claim_trial(
-        &mut self,
-        selectable: &Selectable,
-        tried: &[u64],
-        budget_held: &mut bool,
-    ) -> Option<Picked> {
+    async fn claim_trial(&mut self, selectable: &Selectable) -> Option<Picked> {
         let retry = &self.service().retry;
         let eligible = self.guard.attempts() == 0
             && retry.max_attempts >= 2
             && !self.upgrade
             && retry::method_allowed(&retry.methods, &self.method, self.grpc)
             && self.body.as_ref().is_none_or(|b| b.fits())
-            && selectable
-                .entries
-                .iter()
-                .any(|e| !tried.contains(&e.instance.id));
+            && self.untried(selectable);
         if !eligible {
             return None;
         }
         let now = self.now();
         self.route.upstream.note_eligible(now);
         let offer = selectable.trials.iter().find(|o| !o.is_claimed())?;
-        if !self.take_budget(Trigger::Other, budget_held) {
+        if !self.take_budget(Trigger::Other) {
             return None;
         }
         if let Some(body) = self.body.clone()
@@ -352,7 +353,7 @@ impl Exchange {
     }
 
     /// One attempt; a stale connection is repeated once on a new one, outside of all counts.
-    async fn attempt(&mut self, picked: &Picked, tried: &[u64]) -> Result<Answer, Failure> {
+    async fn attempt(&mut self, picked: &Picked) -> Result<Answer, Failure> {
         self.guard.judged_by(&picked.policy);
         self.guard.attempt(&picked.instance);
         if self.guard.attempts() > 1 {
@@ -373,6 +374,7 @@ impl Exchange {
             grpc,
             time,
             timer,
+            course,
             ..
         } = self;
         let (worker, route, grpc) = (&*worker, &*route, *grpc);
@@ -381,7 +383,7 @@ impl Exchange {
         let follow = Follow {
             route,
             worker,
-            tried,
+            tried: &course.tried,
             attempts,
         };
         let can_replay = body.as_ref().is_none_or(|b| b.can_replay());
@@ -391,7 +393,7 @@ impl Exchange {
                 && retry::method_allowed(&retry.methods, method, grpc)
                 && follow.possible()
         };
-        let builder = Builder {
+        let head = RequestHead {
             method,
             target,
             headers,
@@ -406,7 +408,7 @@ impl Exchange {
             let lease = picked.trial.map(|(lease, _)| lease);
             let instance = Arc::clone(&picked.instance);
             let guard = AttemptGuard::new(worker, route, instance, now, lease);
-            let attempt = Attempt {
+            let mut attempt = Attempt {
                 worker,
                 service,
                 limits: &snapshot.config.limits,
@@ -420,7 +422,7 @@ impl Exchange {
                 fresh,
                 begun: now,
             };
-            match attempt::run(attempt, &pool, guard, &builder, &may_follow).await {
+            match attempt::run(&mut attempt, &pool, guard, &head, &may_follow).await {
                 Err(Failure::Stale) if !fresh => fresh = true,
                 other => return other,
             }
@@ -440,27 +442,30 @@ impl Exchange {
         retry::allows(&self.service().retry, trigger, &self.method, self.grpc)
     }
 
-    /// Whether another attempt is possible: attempts left, a body that can be sent again, time.
-    fn may_follow(&self, tried: &[u64]) -> bool {
-        let follow = Follow {
-            route: &self.route,
-            worker: &self.worker,
-            tried,
-            attempts: self.guard.attempts(),
-        };
+    /// Whether another attempt is possible: attempts left, a body that can be sent again, an untried
+    /// instance, time.
+    fn may_follow(&self) -> bool {
         self.body.as_ref().is_none_or(|b| b.can_replay())
             && self.now() < self.time.deadline()
-            && follow.instances_and_attempts_left()
+            && self.guard.attempts() < self.service().retry.max_attempts
+            && self.untried(&self.route.upstream.selectable())
     }
 
-    fn take_budget(&self, trigger: Trigger, held: &mut bool) -> bool {
-        if trigger.nothing_sent() || std::mem::take(held) {
+    fn untried(&self, selectable: &Selectable) -> bool {
+        let tried = &self.course.tried;
+        selectable
+            .entries
+            .iter()
+            .any(|e| !tried.contains(&e.instance.id))
+    }
+
+    fn take_budget(&mut self, trigger: Trigger) -> bool {
+        if trigger.nothing_sent() || std::mem::take(&mut self.course.budget_held) {
             return true;
         }
         let retry = &self.service().retry;
         let upstream = &self.route.upstream;
-        let requests = upstream.cells.requests();
-        let now = self.now();
+        let (requests, now) = (upstream.cells.requests(), self.now());
         let taken = upstream.budget.lock().is_ok_and(|mut budget| {
             budget.take(
                 retry.budget_percent,
@@ -472,7 +477,8 @@ impl Exchange {
         if !taken {
             upstream.cells.budget_exhausted(self.worker.index);
         } else if self.guard.attempts() == 0 {
-            *held = true;
+            // Set aside for the case that the trial fails.
+            self.course.budget_held = true;
         }
         taken
     }
@@ -497,7 +503,7 @@ impl Exchange {
     }
 
     /// Waits for a place at one of the full instances. False when the time is over.
-    async fn wait_for_place(&mut self, full: &[u64]) -> bool {
+    async fn wait_for_place(&mut self) -> bool {
         let started = self.time.started();
         let until = (started + self.service().pool.max_wait).min(self.time.deadline());
         if self.now() >= until {
@@ -508,7 +514,7 @@ impl Exchange {
             selectable
                 .entries
                 .iter()
-                .find(|e| full.contains(&e.instance.id))
+                .find(|e| self.course.full.contains(&e.instance.id))
                 .map(|e| Arc::clone(&e.instance))
         };
         let Some(instance) = instance else {
@@ -682,16 +688,6 @@ struct Follow<'a> {
 }
 
 impl Follow<'_> {
-    fn instances_and_attempts_left(&self) -> bool {
-        let retry = &self.route.settings.service.retry;
-        let selectable = self.route.upstream.selectable();
-        self.attempts < retry.max_attempts
-            && selectable
-                .entries
-                .iter()
-                .any(|e| !self.tried.contains(&e.instance.id))
-    }
-
     /// The present attempt's instance counts as tried here.
     fn possible(&self) -> bool {
         let retry = &self.route.settings.service.retry;
@@ -713,80 +709,5 @@ impl Follow<'_> {
                 }
                 taken
             })
-    }
-}
-
-/// Host towards the instance.
-fn host_value(
-    service: &Service,
-    route: &Route,
-    host: Option<&HeaderValue>,
-    instance: &Instance,
-) -> HeaderValue {
-    match &service.host_header {
-        HostHeader::Auto | HostHeader::Keep => {
-            host.map_or_else(|| route.settings.host.clone(), HeaderValue::clone)
-        }
-        HostHeader::Service => route.settings.host.clone(),
-        HostHeader::Instance => instance.host_value.clone(),
-        HostHeader::Text(text) => {
-            HeaderValue::from_str(text).unwrap_or_else(|_| route.settings.host.clone())
-        }
-    }
-}
-
-/// Writes the request's head in the form of the instance's protocol.
-#[derive(Debug)]
-pub struct Builder<'a> {
-    method: &'a Method,
-    target: &'a PathAndQuery,
-    headers: &'a HeaderMap,
-    host: HeaderValue,
-    http2: bool,
-    client: Option<Timestamp>,
-    has_body: bool,
-}
-
-impl Builder<'_> {
-    /// The request for `instance` at `now`, with this body.
-    pub fn build(
-        &self,
-        instance: &Instance,
-        body: AttemptBody,
-        now: Timestamp,
-    ) -> Option<Request<AttemptBody>> {
-        let known = body.size_hint().exact();
-        let mut request = Request::new(body);
-        *request.method_mut() = self.method.clone();
-        *request.headers_mut() = self.headers.clone();
-        let headers = request.headers_mut();
-        if let Some(client) = self.client {
-            let left = limits::format_grpc_timeout(client.since(now));
-            headers.insert(GRPC_TIMEOUT, HeaderValue::try_from(left).ok()?);
-        }
-        if self.http2 {
-            let authority = http::uri::Authority::try_from(self.host.as_bytes())
-                .unwrap_or_else(|_| instance.authority.clone());
-            let mut parts = http::uri::Parts::default();
-            parts.scheme = Some(Scheme::HTTP);
-            parts.authority = Some(authority);
-            parts.path_and_query = Some(self.target.clone());
-            *request.uri_mut() = Uri::from_parts(parts).ok()?;
-            *request.version_mut() = Version::HTTP_2;
-            return Some(request);
-        }
-        headers.insert(HOST, self.host.clone());
-        if self.has_body && known.is_none() && !headers.contains_key(CONTENT_LENGTH) {
-            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-        }
-        let expects_length = matches!(*self.method, Method::POST | Method::PUT | Method::PATCH);
-        if !self.has_body && expects_length && !headers.contains_key(CONTENT_LENGTH) {
-            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        }
-        let mut parts = http::uri::Parts::default();
-        parts.path_and_query = Some(self.target.clone());
-        *request.uri_mut() = Uri::from_parts(parts).ok()?;
-        *request.version_mut() = Version::HTTP_11;
-        Some(request)
     }
 }

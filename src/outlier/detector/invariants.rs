@@ -1,7 +1,9 @@
 //! What must hold after every input. Checked in debug builds: by every test and every simulation.
 
 use super::Detector;
+#[cfg(debug_assertions)]
 use super::instance::{Origin, Stage};
+#[cfg(debug_assertions)]
 use super::tally::Tally;
 
 impl Detector {
