@@ -255,7 +255,6 @@ impl Flow {
     }
 
     /// The answer's head. Not part of `run`, so that nothing of it is carried across its waits.
-    #[expect(clippy::boxed_local, reason = "moved out of, not copied before")]
     fn conclude(self: Box<Self>, outcome: Outcome) -> Result<Response<ProxyBody>, Unanswered> {
         let Self {
             exchange,

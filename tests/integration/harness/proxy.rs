@@ -209,7 +209,7 @@ impl Proxy {
     }
 
     /// The sum of a family's samples whose labels hold all of `labels`.
-    pub(crate) fn metric(&self, family: &str, labels: &[&str]) -> f64 {
+    pub(crate) fn metric(&self, family: &str, labels: &[&str]) -> u64 {
         let mut client = super::Client::connect(self.listener("telemetry"));
         client.send("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         let text = client.response().text();
@@ -218,12 +218,12 @@ impl Proxy {
                 .is_some_and(|rest| rest.starts_with(['{', ' ']))
                 && labels.iter().all(|label| line.contains(label))
         };
-        let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+        let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
         text.lines().filter(ours).map(value).sum()
     }
 
     /// Attempts that ended so, of all instances.
-    pub(crate) fn attempts(&self, outcome: &str) -> f64 {
+    pub(crate) fn attempts(&self, outcome: &str) -> u64 {
         let outcome = format!("outcome=\"{outcome}\"");
         self.metric("outrigger_attempts_total", &[&outcome])
     }
