@@ -7,3 +7,4 @@ pub mod limits;
 pub mod outcome;
 pub mod retry;
 pub mod stack;
+mod wire_error;

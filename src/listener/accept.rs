@@ -48,6 +48,8 @@ pub async fn tcp(
     let mut trouble = Trouble::default();
     loop {
         let accepted = tokio::select! {
+            // What the kernel has taken already is still served.
+            biased;
             accepted = listener.accept() => accepted,
             _draining = drain.wait_for(|phase| *phase >= DrainPhase::Draining) => return Ok(()),
         };
@@ -55,22 +57,36 @@ pub async fn tcp(
             Ok((stream, peer)) => {
                 trouble.over();
                 let service = service.clone();
-                if let Some(other) = less_busy(&worker)
-                    && let Some(queue) = handovers.get(other)
-                    && let Ok(place) = queue.try_reserve()
-                {
-                    place.send(Handed {
-                        stream: stream.into_std()?,
-                        peer,
-                        service,
-                    });
-                } else {
-                    begin(&worker, stream, peer, service);
-                }
+                take(&worker, stream, peer, service, &handovers);
                 full(&worker).await;
             }
+            Err(_) if *drain.borrow() >= DrainPhase::Draining => return Ok(()),
             Err(error) => trouble.wait(&worker, &error).await,
         }
+    }
+}
+
+/// Serves a connection, here or at a worker that has several fewer.
+fn take(
+    worker: &Rc<Worker>,
+    stream: tokio::net::TcpStream,
+    peer: SocketAddr,
+    service: Option<Arc<str>>,
+    handovers: &Handovers,
+) {
+    let place = less_busy(worker)
+        .and_then(|other| handovers.get(other))
+        .and_then(|queue| queue.try_reserve().ok());
+    let Some(place) = place else {
+        return begin(worker, stream, peer, service);
+    };
+    match stream.into_std() {
+        Ok(stream) => place.send(Handed {
+            stream,
+            peer,
+            service,
+        }),
+        Err(error) => tracing::warn!(%error, "connection lost on its way to another worker"),
     }
 }
 
@@ -95,17 +111,24 @@ pub async fn unix(
     socket: std::os::unix::net::UnixListener,
     path: Arc<Path>,
 ) -> io::Result<()> {
+    struct Remove(Arc<Path>);
+    impl Drop for Remove {
+        fn drop(&mut self) {
+            // A file that is gone already is as good.
+            let _gone = std::fs::remove_file(&self.0);
+        }
+    }
+    // The worker may end, and this task with it, before the loop below sees the drain.
+    let _remove = Remove(path);
     let listener = tokio::net::UnixListener::from_std(socket)?;
     let mut drain = worker.shared.drain.clone();
     let mut trouble = Trouble::default();
     loop {
         let accepted = tokio::select! {
+            // What the kernel has taken already is still served.
+            biased;
             accepted = listener.accept() => accepted,
-            _draining = drain.wait_for(|phase| *phase >= DrainPhase::Draining) => {
-                // A file that is gone already is as good.
-                let _gone = std::fs::remove_file(&path);
-                return Ok(());
-            }
+            _draining = drain.wait_for(|phase| *phase >= DrainPhase::Draining) => return Ok(()),
         };
         match accepted {
             Ok((stream, _)) => {
@@ -114,6 +137,7 @@ pub async fn unix(
                 task::spawn_local(connection::run(Rc::clone(&worker), stream, None, None));
                 full(&worker).await;
             }
+            Err(_) if *drain.borrow() >= DrainPhase::Draining => return Ok(()),
             Err(error) => trouble.wait(&worker, &error).await,
         }
     }

@@ -633,7 +633,7 @@ fn dress(
     prefix: Option<&HeaderValue>,
     host: Option<&HeaderValue>,
 ) {
-    headers.insert(HOP, worker.shared.hop.clone());
+    headers::append_to_list(headers, HOP, &worker.shared.hop);
     if let Some(id) = &asked.request_id {
         headers.insert(REQUEST_ID, id.clone());
     }

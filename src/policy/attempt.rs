@@ -14,6 +14,7 @@ use hyper::client::conn::TrySendError;
 use super::limits::RequestLimits;
 use super::outcome::{AttemptGuard, Cancelled};
 use super::retry::Trigger;
+use super::wire_error::{h2_error, h2_goaway, is_closed_early, not_processed};
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Limits, Service};
 use crate::error::{Reason, Refusal};
@@ -592,40 +593,4 @@ pub fn app_fault(attempt: &Attempt<'_>, fault: BodyFault) -> Failure {
         }
     };
     failed(reason, message.to_owned(), Trigger::Other)
-}
-
-fn is_closed_early(error: &hyper::Error) -> bool {
-    error.is_incomplete_message()
-        || error.is_closed()
-        || error.is_canceled()
-        || io_kind(error).is_some_and(|kind| {
-            use std::io::ErrorKind::{
-                BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected,
-            };
-            matches!(
-                kind,
-                BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected
-            )
-        })
-        || h2_goaway(error)
-}
-
-fn io_kind(error: &hyper::Error) -> Option<std::io::ErrorKind> {
-    let source = std::error::Error::source(error)?;
-    let io = source.downcast_ref::<std::io::Error>()?;
-    Some(io.kind())
-}
-
-fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
-    std::error::Error::source(error)?.downcast_ref::<h2::Error>()
-}
-
-/// The instance says that it did not look at the stream: it refused it, or sent a GOAWAY whose last
-/// stream is below it (RFC 9113, 8.7). h2 fails only those streams with a GOAWAY of the peer.
-fn not_processed(error: &h2::Error) -> bool {
-    error.reason() == Some(h2::Reason::REFUSED_STREAM) || (error.is_go_away() && error.is_remote())
-}
-
-fn h2_goaway(error: &hyper::Error) -> bool {
-    h2_error(error).is_some_and(|e| e.is_go_away() || e.is_io())
 }

@@ -146,7 +146,8 @@ pub fn list_has(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     })
 }
 
-/// Removes what is meant for this hop from a request. `upgrade`: the tunnel's protocol is kept.
+/// Removes what is meant for this hop from a request; the loop guard's tokens of others stay, so
+/// that a loop over several processes is seen too. `upgrade`: the tunnel's protocol is kept.
 /// Returns whether the app takes trailers.
 pub fn clean_request(headers: &mut HeaderMap, seen: Seen, upgrade: bool) -> bool {
     let trailers = seen.te() && list_has(headers, &TE, "trailers");
@@ -188,6 +189,9 @@ pub fn clean_response(headers: &mut HeaderMap, keep_trailer: bool, switched: boo
         None
     };
     clean(headers, seen);
+    if seen.has(Seen::OWN) {
+        headers.remove(HOP);
+    }
     if let Some(announced) = announced {
         headers.insert(TRAILER, announced);
     }
@@ -243,7 +247,7 @@ fn clean(headers: &mut HeaderMap, seen: Seen) {
         }
     }
     if seen.has(Seen::OWN) {
-        let own = |n: &&HeaderName| n.as_str().as_bytes().starts_with(OWN_PREFIX);
+        let own = |n: &&HeaderName| n.as_str().as_bytes().starts_with(OWN_PREFIX) && **n != HOP;
         let names: Vec<HeaderName> = headers.keys().filter(own).cloned().collect();
         for name in names {
             headers.remove(name);

@@ -31,6 +31,7 @@ mod l_http2;
 mod m_timeouts;
 mod n_lifecycle;
 mod p_errors;
+mod settings;
 mod windows;
 
 use crate::harness::{Client, Config, Proxy, Stub};

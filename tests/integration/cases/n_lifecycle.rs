@@ -175,14 +175,8 @@ fn px_088_sigterm() {
     assert!(proxy.is_running(), "the tunnel is open");
     drop(socket);
     assert_eq!(proxy.ended().code(), Some(0));
-    let events: Vec<_> = proxy
-        .lines()
-        .iter()
-        .filter_map(|l| l["event"].as_str().map(str::to_owned))
-        .collect();
-    assert!(
-        events.contains(&"drain_finished".to_owned()) && events.contains(&"stopped".to_owned())
-    );
+    proxy.wait_for_event("drain_finished");
+    proxy.wait_for_event("stopped");
 }
 
 #[test]

@@ -184,6 +184,20 @@ fn px_096_proxy_loop() {
 }
 
 #[test]
+fn px_096_loop_over_two_proxies() {
+    let (_stub, one) = with_ok();
+    let two = Config::svc(&[one.address]).start();
+    one.reload(&Config::svc(&[two.address]).text());
+    one.wait_for_event("config_reloaded");
+    let mut client = Client::connect(one.address);
+    eventually("the loop", || client.get("/").status() != 200);
+    assert_eq!(client.get("/").status(), 508);
+    let hops = one.logged("loop");
+    assert_eq!(hops["outrigger.attempts"], 0, "seen on the way in");
+    assert!(two.access().len() < 20, "{} rounds", two.access().len());
+}
+
+#[test]
 fn px_097_no_default_route() {
     let (stub, proxy) = with_ok();
     let mut client = Client::connect(proxy.address);

@@ -18,6 +18,7 @@ pub(crate) struct Config {
     services: String,
     nofile: Option<u64>,
     workers: Option<u8>,
+    listen: Option<String>,
 }
 
 impl Config {
@@ -57,6 +58,12 @@ impl Config {
         self
     }
 
+    /// Other addresses of the app's side, as YAML.
+    pub(crate) fn listen(mut self, addresses: &str) -> Self {
+        self.listen = Some(addresses.to_owned());
+        self
+    }
+
     /// The most files the process may open.
     pub(crate) const fn open_files(mut self, most: u64) -> Self {
         self.nofile = Some(most);
@@ -66,9 +73,10 @@ impl Config {
     pub(crate) fn text(&self) -> String {
         let Self { top, services, .. } = self;
         format!(
-            "version: 1\nlisten: 127.0.0.1:0\nworkers: {}\nadmin: {{listen: \"127.0.0.1:0\"}}\n\
+            "version: 1\nlisten: {}\nworkers: {}\nadmin: {{listen: \"127.0.0.1:0\"}}\n\
              telemetry:\n  listen: \"127.0.0.1:0\"\n  access_log: {{mode: all, log_paths: true}}\n\
              {top}services:\n{services}",
+            self.listen.as_deref().unwrap_or("127.0.0.1:0"),
             self.workers.unwrap_or(1)
         )
     }
@@ -201,7 +209,7 @@ impl Proxy {
     }
 
     /// The sum of a family's samples whose labels hold all of `labels`.
-    pub(crate) fn metric(&self, family: &str, labels: &[&str]) -> f64 {
+    pub(crate) fn metric(&self, family: &str, labels: &[&str]) -> u64 {
         let mut client = super::Client::connect(self.listener("telemetry"));
         client.send("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         let text = client.response().text();
@@ -210,12 +218,12 @@ impl Proxy {
                 .is_some_and(|rest| rest.starts_with(['{', ' ']))
                 && labels.iter().all(|label| line.contains(label))
         };
-        let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+        let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
         text.lines().filter(ours).map(value).sum()
     }
 
     /// Attempts that ended so, of all instances.
-    pub(crate) fn attempts(&self, outcome: &str) -> f64 {
+    pub(crate) fn attempts(&self, outcome: &str) -> u64 {
         let outcome = format!("outcome=\"{outcome}\"");
         self.metric("outrigger_attempts_total", &[&outcome])
     }
