@@ -12,6 +12,7 @@ pub mod load;
 mod parse;
 mod policy_files;
 pub mod policy_select;
+pub mod policy_set;
 pub mod restart;
 pub mod substitute;
 pub mod suggest;

@@ -20,9 +20,9 @@ use anyhow::Context;
 use tokio::sync::watch;
 
 use crate::app::{App, Files, Stop};
-use crate::cli::run::init_log;
 use crate::config::types::Listen;
 use crate::control::plane::ConfigInputs;
+use crate::log::init_log;
 use narrate::Narrator;
 use stage::{Stage, Until};
 use story::Plan;

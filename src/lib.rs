@@ -17,6 +17,7 @@ pub mod health;
 pub mod http_client;
 pub mod journal;
 pub mod listener;
+pub mod log;
 pub mod metrics;
 pub mod outlier;
 pub mod policy;

@@ -5,6 +5,8 @@ pub mod attempt;
 pub mod budget;
 pub mod limits;
 pub mod outcome;
+mod pick;
 pub mod retry;
 pub mod stack;
+mod verdict;
 mod wire_error;

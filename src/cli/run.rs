@@ -1,17 +1,18 @@
 //! `outrigger run` and `outrigger registry`: load, bind, serve until a signal.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::app::{App, Ended, Files};
 use crate::clock::Clock;
 use crate::config::environment::{Environment, Overrides};
-use crate::config::types::{Config, Embedded, Listen, LogFormat, RegistryKind};
+use crate::config::types::{Config, Embedded, Listen, RegistryKind};
 use crate::config::{LoadRequest, load};
 use crate::control::plane::ConfigInputs;
 use crate::control::reload::hash_files;
 use crate::listener::bind;
+use crate::log::init_log;
 use crate::registry::EmbeddedRegistry;
 use crate::{app, signal};
 
@@ -191,26 +192,6 @@ pub(crate) fn parse_listen(text: &str) -> Result<Listen, std::net::AddrParseErro
         return Ok(Listen::Localhost(port));
     }
     text.parse::<SocketAddr>().map(Listen::Tcp)
-}
-
-/// The process's own log, on standard error.
-pub fn init_log(config: &Config) {
-    let text = match config.log.format {
-        Some(LogFormat::Text) => true,
-        Some(LogFormat::Json) => false,
-        None => std::io::stderr().is_terminal(),
-    };
-    let builder = tracing_subscriber::fmt()
-        .with_max_level(config.log.level)
-        .with_writer(std::io::stderr);
-    // In a test process another one may have been set before; then that one holds.
-    let _set_before = if text {
-        builder
-            .with_ansi(std::env::var_os("NO_COLOR").is_none())
-            .try_init()
-    } else {
-        builder.json().flatten_event(true).try_init()
-    };
 }
 
 fn say(err: &mut dyn Write, text: &str) {

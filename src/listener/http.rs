@@ -9,36 +9,37 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
-use http::uri::PathAndQuery;
+use http::header::{CONTENT_LENGTH, HOST, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::connection::ConnectionState;
+use super::dress::{dress, passed_host, stripped_target};
+use super::facts::{
+    app_protocol, client_deadline, content_length, is_grpc, note, request_id, version_text,
+    wants_upgrade,
+};
 use super::head::{self, HeadLimits};
+use super::lookup::{look_up, own_port};
 use super::reply::{self, ReplyContext};
 use super::request::RequestGuard;
-use crate::access_log::RequestNote;
 use crate::clock::Timestamp;
-use crate::config::types::{AccessLogMode, ForwardedHeaders, HostHeader, Service, Via};
+use crate::config::types::Via;
 use crate::error::{Reason, Refusal};
-use crate::metrics::cells::{AppProtocol, Limit};
+use crate::metrics::cells::Limit;
 use crate::outlier::classify::OutcomeClass;
-use crate::policy::limits::{RequestLimits, parse_grpc_timeout};
+use crate::policy::limits::RequestLimits;
 use crate::policy::stack::{self, Course, Delivery, Exchange, Outcome};
-use crate::router::{self, Authority, Found, Missed, Route, Rule};
+use crate::router::{self, Authority, Found, Missed, Route};
 use crate::timer::Timer;
-use crate::upstream::headers::{
-    self, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PREFIX, FORWARDED_PROTO, Framing, GRPC_TIMEOUT,
-    HOP, REQUEST_ID, Seen, TRACEPARENT, VIA_ENTRY,
-};
+use crate::upstream::headers::{self, Framing, REQUEST_ID, Seen, VIA_ENTRY};
 use crate::upstream::request_body::{RequestBody, RequestBodyParts};
 use crate::upstream::request_head::host_value;
 use crate::upstream::response_body::{Carrier, ProxyBody, UpstreamBody, UpstreamBodyParts};
 use crate::upstream::tunnel;
-use crate::worker::{DrainPhase, Lookup, LookupAnswer, Snapshot, Worker};
+use crate::worker::{DrainPhase, Snapshot, Worker};
 
 /// How long the first frame of a body is awaited that is probably empty.
 const FIRST_FRAME: Duration = Duration::from_millis(500);
@@ -55,13 +56,13 @@ pub struct Connection {
 }
 
 /// What of the request's head is needed until the answer's head.
-struct Asked {
-    version: Version,
-    grpc: bool,
-    head: bool,
-    trailers: bool,
-    request_id: Option<HeaderValue>,
-    via: Via,
+pub(super) struct Asked {
+    pub(super) version: Version,
+    pub(super) grpc: bool,
+    pub(super) head: bool,
+    pub(super) trailers: bool,
+    pub(super) request_id: Option<HeaderValue>,
+    pub(super) via: Via,
 }
 
 /// A request being served. What can be said at once is said without a task or an allocation; the
@@ -550,242 +551,4 @@ fn refuse(
         version: asked.version,
     };
     Ok(reply::refusal(refusal, &context))
-}
-
-fn own_port(snapshot: &Snapshot, name: &str) -> Result<Found, Missed> {
-    snapshot
-        .table
-        .by_name(name)
-        .map(|route| Found {
-            route,
-            rule: Rule::Port,
-            strip: 0,
-        })
-        .ok_or_else(|| Missed {
-            name: name.to_owned(),
-            rule: Rule::Port,
-            strip: 0,
-        })
-}
-
-/// A name that is not in the table may be known to the default registry.
-async fn look_up(worker: &Worker, snapshot: &Snapshot, missed: &Missed) -> Result<Found, Refusal> {
-    let Missed { name, rule, strip } = missed;
-    let config = &snapshot.config;
-    if !name.is_empty() && config.auto_discover && config.default_registry.is_some() {
-        let (reply, answered) = tokio::sync::oneshot::channel();
-        let lookup = Lookup {
-            name: name.clone(),
-            reply,
-        };
-        let asked = worker.shared.lookups.send(lookup).await.is_ok();
-        let answer = tokio::time::timeout(config.discovery_wait, answered).await;
-        match answer {
-            Ok(Ok(LookupAnswer::Route(route))) => {
-                return Ok(Found {
-                    route,
-                    rule: *rule,
-                    strip: *strip,
-                });
-            }
-            Ok(Ok(LookupAnswer::Unknown)) => {}
-            Ok(Ok(LookupAnswer::NotAnswered { registry })) => {
-                return Err(not_answered(name, &registry));
-            }
-            Ok(Err(_)) | Err(_) if asked => {
-                let registry = config.default_registry.as_deref().unwrap_or_default();
-                return Err(not_answered(name, registry));
-            }
-            Ok(Err(_)) | Err(_) => {}
-        }
-    }
-    let nearest = snapshot.table.nearest(name);
-    let message = if name.is_empty() {
-        "the request names no service: put its name into Host, the first path segment or \
-         x-outrigger-upstream"
-            .to_owned()
-    } else if nearest.is_empty() {
-        format!("no service is called {name}; see `outrigger upstreams`")
-    } else {
-        let names: Vec<&str> = nearest.iter().map(|n| &**n).collect();
-        format!("no service is called {name}; near: {}", names.join(", "))
-    };
-    Err(Refusal::new(Reason::NoRoute, message))
-}
-
-fn not_answered(name: &str, registry: &str) -> Refusal {
-    let message = format!(
-        "whether {name} exists is not known: the registry {registry} has not answered; see \
-         `outrigger registries`"
-    );
-    let mut refusal = Refusal::new(Reason::NoInstances, message);
-    refusal.retry_after = Some(2);
-    refusal
-}
-
-/// Adds what the proxy adds, after everything hop-by-hop is gone.
-fn dress(
-    worker: &Worker,
-    connection: &Connection,
-    service: &Service,
-    headers: &mut HeaderMap,
-    asked: &Asked,
-    prefix: Option<&HeaderValue>,
-    host: Option<&HeaderValue>,
-) {
-    headers::append_to_list(headers, HOP, &worker.shared.hop);
-    if let Some(id) = &asked.request_id {
-        headers.insert(REQUEST_ID, id.clone());
-    }
-    if let Some(prefix) = prefix {
-        headers::append_to_list(headers, FORWARDED_PREFIX, prefix);
-    }
-    if service.via == Via::Both {
-        headers::append_to_list(headers, http::header::VIA, &VIA_ENTRY);
-    }
-    if service.forwarded_headers == ForwardedHeaders::Append {
-        let peer = connection.peer.map(|p| p.ip().to_canonical().to_string());
-        if let Some(peer) = peer.and_then(|p| HeaderValue::try_from(p).ok()) {
-            headers::append_to_list(headers, FORWARDED_FOR, &peer);
-        }
-        if let Some(host) = host {
-            headers::append_to_list(headers, FORWARDED_HOST, host);
-        }
-        headers::append_to_list(headers, FORWARDED_PROTO, &HeaderValue::from_static("http"));
-    }
-}
-
-/// Host as it is passed on; `None` when it is to be the service's name. The head was checked: an
-/// absolute target or `:authority` comes before Host.
-fn passed_host(
-    service: &Service,
-    parts: &http::request::Parts,
-    loopback: bool,
-) -> Option<HeaderValue> {
-    if loopback && service.host_header == HostHeader::Auto {
-        return None;
-    }
-    let host = parts.headers.get(HOST);
-    let text = match parts.uri.authority() {
-        Some(authority) => authority.as_str(),
-        None => host?.to_str().ok()?,
-    };
-
-    // The header's own value where it says the same, without a copy.
-    match host {
-        Some(value) if value.as_bytes() == text.as_bytes() => Some(value.clone()),
-        Some(_) | None => HeaderValue::from_str(text).ok(),
-    }
-}
-
-/// The target without the service's prefix, and the prefix.
-fn stripped_target(uri: &http::Uri, strip: usize) -> Option<(PathAndQuery, Option<HeaderValue>)> {
-    let Some(whole) = uri.path_and_query() else {
-        return Some((PathAndQuery::from_static("/"), None));
-    };
-    if strip == 0 {
-        return Some((whole.clone(), None));
-    }
-    let (prefix, rest) = whole.as_str().split_at_checked(strip)?;
-    let target = match rest.as_bytes().first() {
-        Some(b'/') => PathAndQuery::try_from(rest).ok()?,
-        Some(_) => PathAndQuery::try_from(format!("/{rest}")).ok()?,
-        None => PathAndQuery::from_static("/"),
-    };
-    Some((target, Some(HeaderValue::from_str(prefix).ok()?)))
-}
-
-fn client_deadline(headers: &HeaderMap, started: Timestamp) -> Option<Timestamp> {
-    let value = headers.get(GRPC_TIMEOUT)?;
-    parse_grpc_timeout(value.as_bytes()).map(|left| started + left)
-}
-
-fn content_length(headers: &HeaderMap) -> Option<u64> {
-    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
-}
-
-fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| {
-        value
-            .as_bytes()
-            .strip_prefix(b"application/grpc")
-            .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
-    })
-}
-
-fn wants_upgrade(request: &Request<Incoming>, seen: Seen) -> bool {
-    seen.upgrade()
-        && request.version() == Version::HTTP_11
-        && headers::list_has(request.headers(), &http::header::CONNECTION, "upgrade")
-        // A change of HTTP version is our own business, not the instance's.
-        && !headers::list_has(request.headers(), &http::header::UPGRADE, "h2c")
-}
-
-fn request_id(worker: &Worker, headers: &HeaderMap, seen: Seen) -> Option<HeaderValue> {
-    if seen.request_id() {
-        return headers.get(REQUEST_ID).cloned();
-    }
-    const fn hex(nibble: u8) -> u8 {
-        if nibble < 10 {
-            b'0' + nibble
-        } else {
-            b'a' + nibble - 10
-        }
-    }
-    let mut text = [b'0'; 32];
-    let random = worker.rng.borrow_mut().u128(..).to_le_bytes();
-    for (pair, byte) in text.chunks_exact_mut(2).zip(random) {
-        let [high, low] = pair else { continue };
-        *high = hex(byte >> 4);
-        *low = hex(byte & 0xf);
-    }
-    let mut value = HeaderValue::from_bytes(&text).ok()?;
-    // Different each time: the header tables of HTTP/2 must not keep it.
-    value.set_sensitive(true);
-    Some(value)
-}
-
-fn note(
-    snapshot: &Snapshot,
-    parts: &http::request::Parts,
-    seen: Seen,
-    request_id: Option<&HeaderValue>,
-) -> Option<RequestNote> {
-    let settings = &snapshot.config.telemetry.access_log;
-    if settings.mode == AccessLogMode::None {
-        return None;
-    }
-    Some(RequestNote {
-        method: parts.method.clone(),
-        path: settings.log_paths.then(|| parts.uri.path().to_owned()),
-        host: parts
-            .headers
-            .get(HOST)
-            .cloned()
-            .or_else(|| HeaderValue::from_str(parts.uri.authority()?.as_str()).ok()),
-        request_id: request_id.cloned(),
-        traceparent: if seen.traceparent() {
-            parts.headers.get(TRACEPARENT).cloned()
-        } else {
-            None
-        },
-    })
-}
-
-fn app_protocol(version: Version, grpc: bool) -> AppProtocol {
-    if grpc {
-        AppProtocol::Grpc
-    } else if version == Version::HTTP_2 {
-        AppProtocol::Http2
-    } else {
-        AppProtocol::Http1
-    }
-}
-
-fn version_text(version: Version) -> &'static str {
-    match version {
-        Version::HTTP_10 => "1.0",
-        Version::HTTP_2 => "2",
-        _ => "1.1",
-    }
 }

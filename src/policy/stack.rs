@@ -7,35 +7,30 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{HeaderMap, TRANSFER_ENCODING};
+use http::Method;
+use http::header::HeaderMap;
 use http::uri::PathAndQuery;
-use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 
 use super::attempt::{self, Answer, Attempt, Failure};
 use super::limits::{self, RequestLimits};
 use super::outcome::AttemptGuard;
+use super::pick::Picked;
 use super::retry::{self, Trigger};
+use super::verdict::{classify, rule_broken, trigger_of};
 use crate::clock::Timestamp;
-use crate::config::types::{AttemptTimeout, HostHeader, Protocol, Service};
-use crate::endpoint::instance::Instance;
-use crate::endpoint::selectable::{Availability, Selectable, TrialOffer};
+use crate::config::types::{HostHeader, Protocol, Service};
+use crate::endpoint::selectable::{Availability, Selectable};
 use crate::error::{Reason, Refusal};
 use crate::listener::request::RequestGuard;
-use crate::outlier::LeaseId;
-use crate::outlier::classify::{ErrorKind, OutcomeClass, classify_grpc, classify_http};
-use crate::outlier::policy::Policy;
+use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::router::Route;
 use crate::timer::Timer;
-use crate::upstream::TrialReport;
 use crate::upstream::request_body::RequestBody;
 use crate::upstream::request_head::RequestHead;
 use crate::upstream::response_body::{self, Carrier};
 use crate::worker::{Snapshot, Worker};
-
-/// Automatic attempt limit of a request trial.
-const TRIAL_ATTEMPT: Duration = Duration::from_secs(5);
 
 /// A request, ready to be sent to some instance of its upstream.
 #[derive(Debug)]
@@ -71,10 +66,10 @@ pub struct Exchange {
 /// What was tried so far. Empty, without an allocation, for a request whose first attempt is good.
 #[derive(Debug, Default)]
 pub struct Course {
-    tried: Vec<u64>,
-    full: Vec<u64>,
-    first_failure: Option<Refusal>,
-    budget_held: bool,
+    pub(super) tried: Vec<u64>,
+    pub(super) full: Vec<u64>,
+    pub(super) first_failure: Option<Refusal>,
+    pub(super) budget_held: bool,
 }
 
 /// What follows an attempt.
@@ -111,14 +106,6 @@ pub struct Delivery {
     pub kind: Option<ErrorKind>,
     /// Longest silence.
     pub idle: Option<Duration>,
-}
-
-/// The picked instance and what goes with it.
-struct Picked {
-    instance: Arc<Instance>,
-    http2: Option<bool>,
-    policy: Arc<Policy>,
-    trial: Option<(LeaseId, Timestamp)>,
 }
 
 impl Exchange {
@@ -204,150 +191,12 @@ impl Exchange {
         Outcome::Refused(self.course.first_failure.take().unwrap_or(refusal))
     }
 
-    fn service(&self) -> &Service {
+    pub(super) fn service(&self) -> &Service {
         &self.route.settings.service
     }
 
-    fn now(&self) -> Timestamp {
+    pub(super) fn now(&self) -> Timestamp {
         self.worker.clock.now()
-    }
-
-    /// The usual pick: the registry has answered, nothing is ejected, nothing was full.
-    fn pick_now(&self) -> Option<Picked> {
-        let selectable = self.route.upstream.selectable();
-        if selectable.watch_requests || !self.course.full.is_empty() {
-            return None;
-        }
-        let algorithm = self.service().load_balancer;
-        let (upstream, now) = (&self.route.upstream, self.time.started());
-        let tried = &self.course.tried;
-        let entry = self
-            .worker
-            .pick(upstream, algorithm, &selectable, tried, now)?;
-        Some(Picked {
-            instance: Arc::clone(&entry.instance),
-            http2: entry.http2,
-            policy: Arc::clone(&selectable.policy),
-            trial: None,
-        })
-    }
-
-    /// Picks an instance: a trial on offer if this request may be one, else by the balancer; waits
-    /// for the registry's first answer.
-    async fn pick(&mut self) -> Result<Picked, Reason> {
-        let wait_until = self.time.started() + self.snapshot.config.discovery_wait;
-        let route = Arc::clone(&self.route);
-        loop {
-            // Made before the look, so that a swap in between is not missed.
-            let published = route.upstream.published();
-            {
-                let selectable = route.upstream.selectable_full();
-                if selectable.state != Availability::Waiting || self.now() >= wait_until {
-                    return self.pick_from(&selectable).await;
-                }
-            }
-            let until = wait_until.min(self.time.deadline());
-            attempt::within(&mut self.timer, until, published).await;
-        }
-    }
-
-    async fn pick_from(&mut self, selectable: &Selectable) -> Result<Picked, Reason> {
-        if selectable.watch_requests
-            && let Some(picked) = self.claim_trial(selectable).await
-        {
-            return Ok(picked);
-        }
-        let now = self.now();
-        let algorithm = self.service().load_balancer;
-        let upstream = &self.route.upstream;
-        let Course { tried, full, .. } = &self.course;
-        let excluded: &[u64] = if full.is_empty() {
-            tried
-        } else {
-            &[tried.as_slice(), full.as_slice()].concat()
-        };
-        if let Some(entry) = self
-            .worker
-            .pick(upstream, algorithm, selectable, excluded, now)
-        {
-            return Ok(Picked {
-                instance: Arc::clone(&entry.instance),
-                http2: entry.http2,
-                policy: Arc::clone(&selectable.policy),
-                trial: None,
-            });
-        }
-        // Nothing untried is left: an ejected one may be tried as a last resort.
-        if let Some(offer) = selectable.trials.iter().find(|o| !o.is_claimed())
-            && retry::method_allowed(&self.service().retry.methods, &self.method, self.grpc)
-            && offer.claim()
-        {
-            return Ok(self.as_trial(selectable, offer, now));
-        }
-        if !self.course.full.is_empty() {
-            return Err(Reason::Overflow);
-        }
-        Err(match selectable.state {
-            Availability::AllUnhealthy { .. } => Reason::NoHealthyInstances,
-            Availability::Waiting | Availability::Empty { .. } | Availability::Ready => {
-                Reason::NoInstances
-            }
-        })
-    }
-
-    /// Claims a trial on offer, if this request may serve as one: it can be repeated elsewhere, so
-    /// no user sees a failed trial.
-    async fn claim_trial(&mut self, selectable: &Selectable) -> Option<Picked> {
-        let retry = &self.service().retry;
-        let eligible = self.guard.attempts() == 0
-            && retry.max_attempts >= 2
-            && !self.upgrade
-            && retry::method_allowed(&retry.methods, &self.method, self.grpc)
-            && self.body.as_ref().is_none_or(|b| b.fits())
-            && self.untried(selectable);
-        if !eligible {
-            return None;
-        }
-        let now = self.now();
-        self.route.upstream.note_eligible(now);
-        let offer = selectable.trials.iter().find(|o| !o.is_claimed())?;
-        if !self.take_budget(Trigger::Other) {
-            return None;
-        }
-        if let Some(body) = self.body.clone()
-            && !body.prefetch().await
-        {
-            return None;
-        }
-        if !offer.claim() {
-            return None;
-        }
-        let now = self.now();
-        Some(self.as_trial(selectable, offer, now))
-    }
-
-    fn as_trial(&self, selectable: &Selectable, offer: &TrialOffer, now: Timestamp) -> Picked {
-        let timeouts = &self.service().timeout;
-        let attempt = match timeouts.attempt {
-            AttemptTimeout::After(limit) => limit,
-            AttemptTimeout::Auto | AttemptTimeout::Unlimited => TRIAL_ATTEMPT,
-        };
-        let mut until = now + timeouts.connect.saturating_add(attempt).min(offer.unit);
-        let deadline = self.time.deadline();
-        if deadline != Timestamp::MAX {
-            until = until.min(now + deadline.since(now) / 2);
-        }
-        self.route.upstream.report_trial(TrialReport::Taken {
-            address: offer.instance.address.clone(),
-            lease: offer.lease,
-            latest: until,
-        });
-        Picked {
-            instance: Arc::clone(&offer.instance),
-            http2: offer.http2,
-            policy: Arc::clone(&selectable.policy),
-            trial: Some((offer.lease, until)),
-        }
     }
 
     /// One attempt; a stale connection is repeated once on a new one, outside of all counts.
@@ -448,7 +297,7 @@ impl Exchange {
             && self.untried(&self.route.upstream.selectable())
     }
 
-    fn untried(&self, selectable: &Selectable) -> bool {
+    pub(super) fn untried(&self, selectable: &Selectable) -> bool {
         let tried = &self.course.tried;
         selectable
             .entries
@@ -456,7 +305,7 @@ impl Exchange {
             .any(|e| !tried.contains(&e.instance.id))
     }
 
-    fn take_budget(&mut self, trigger: Trigger) -> bool {
+    pub(super) fn take_budget(&mut self, trigger: Trigger) -> bool {
         if trigger.nothing_sent() || std::mem::take(&mut self.course.budget_held) {
             return true;
         }
@@ -593,18 +442,6 @@ impl Exchange {
     }
 }
 
-/// What hyper lets pass in a response and a proxy must not pass on.
-fn rule_broken(response: &http::Response<Incoming>, upgrade: bool) -> Option<&'static str> {
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS && !upgrade {
-        return Some("switches protocols although nobody asked for it");
-    }
-    // We ask for no coding but chunked (no `te` goes upstream), and hyper decodes no other.
-    let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
-    let coding = codings.next()?;
-    (!coding.as_bytes().eq_ignore_ascii_case(b"chunked") || codings.next().is_some())
-        .then_some("uses a transfer coding other than chunked")
-}
-
 /// The idle limit after the head: gRPC and event streams are quiet by nature.
 fn idle_limit(service: &Service, grpc: bool, headers: &HeaderMap) -> Option<Duration> {
     let timeout = &service.timeout;
@@ -648,38 +485,6 @@ fn overflow(route: &Route) -> Refusal {
     let mut refusal = Refusal::new(Reason::Overflow, message);
     refusal.retry_after = Some(1);
     refusal
-}
-
-/// What the head of an answer says of its instance.
-fn classify(answer: &Answer, grpc: bool, policy: &Policy) -> (OutcomeClass, Option<ErrorKind>) {
-    let status = answer.response.status().as_u16();
-    if status == 101 {
-        return (OutcomeClass::Success, None);
-    }
-    let code = grpc
-        .then(|| response_body::grpc_code(answer.response.headers()))
-        .flatten();
-    let (class, kind) = match code {
-        Some(code) => (
-            classify_grpc(Some(u32::from(code)), policy),
-            ErrorKind::GrpcStatus,
-        ),
-        None => (classify_http(status, policy), ErrorKind::Http5xx),
-    };
-    (class, (class != OutcomeClass::Success).then_some(kind))
-}
-
-fn trigger_of(answer: &Answer, grpc: bool) -> Trigger {
-    let status = answer.response.status().as_u16();
-    let code = grpc
-        .then(|| response_body::grpc_code(answer.response.headers()))
-        .flatten();
-    match code {
-        Some(0) => Trigger::Other,
-        Some(code) => Trigger::Grpc(code),
-        None if status >= 500 => Trigger::Http(status),
-        None => Trigger::Other,
-    }
 }
 
 /// Whether another attempt could follow, as far as instances, attempts and budget go.

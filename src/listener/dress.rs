@@ -1,0 +1,87 @@
+//! What the proxy adds to a request, and the parts of its head that it changes.
+
+use http::header::{HOST, HeaderMap, HeaderValue};
+use http::uri::PathAndQuery;
+
+use super::http::{Asked, Connection};
+use crate::config::types::{ForwardedHeaders, HostHeader, Service, Via};
+use crate::upstream::headers::{
+    self, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PREFIX, FORWARDED_PROTO, HOP, REQUEST_ID,
+    VIA_ENTRY,
+};
+use crate::worker::Worker;
+
+/// Adds what the proxy adds, after everything hop-by-hop is gone.
+pub(super) fn dress(
+    worker: &Worker,
+    connection: &Connection,
+    service: &Service,
+    headers: &mut HeaderMap,
+    asked: &Asked,
+    prefix: Option<&HeaderValue>,
+    host: Option<&HeaderValue>,
+) {
+    headers::append_to_list(headers, HOP, &worker.shared.hop);
+    if let Some(id) = &asked.request_id {
+        headers.insert(REQUEST_ID, id.clone());
+    }
+    if let Some(prefix) = prefix {
+        headers::append_to_list(headers, FORWARDED_PREFIX, prefix);
+    }
+    if service.via == Via::Both {
+        headers::append_to_list(headers, http::header::VIA, &VIA_ENTRY);
+    }
+    if service.forwarded_headers == ForwardedHeaders::Append {
+        let peer = connection.peer.map(|p| p.ip().to_canonical().to_string());
+        if let Some(peer) = peer.and_then(|p| HeaderValue::try_from(p).ok()) {
+            headers::append_to_list(headers, FORWARDED_FOR, &peer);
+        }
+        if let Some(host) = host {
+            headers::append_to_list(headers, FORWARDED_HOST, host);
+        }
+        headers::append_to_list(headers, FORWARDED_PROTO, &HeaderValue::from_static("http"));
+    }
+}
+
+/// Host as it is passed on; `None` when it is to be the service's name. The head was checked: an
+/// absolute target or `:authority` comes before Host.
+pub(super) fn passed_host(
+    service: &Service,
+    parts: &http::request::Parts,
+    loopback: bool,
+) -> Option<HeaderValue> {
+    if loopback && service.host_header == HostHeader::Auto {
+        return None;
+    }
+    let host = parts.headers.get(HOST);
+    let text = match parts.uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => host?.to_str().ok()?,
+    };
+
+    // The header's own value where it says the same, without a copy.
+    match host {
+        Some(value) if value.as_bytes() == text.as_bytes() => Some(value.clone()),
+        Some(_) | None => HeaderValue::from_str(text).ok(),
+    }
+}
+
+/// The target without the service's prefix, and the prefix.
+pub(super) fn stripped_target(
+    uri: &http::Uri,
+    strip: usize,
+) -> Option<(PathAndQuery, Option<HeaderValue>)> {
+    let Some(whole) = uri.path_and_query() else {
+        return Some((PathAndQuery::from_static("/"), None));
+    };
+    if strip == 0 {
+        return Some((whole.clone(), None));
+    }
+    let (prefix, rest) = whole.as_str().split_at_checked(strip)?;
+    let target = match rest.as_bytes().first() {
+        Some(b'/') => PathAndQuery::try_from(rest).ok()?,
+        Some(_) => PathAndQuery::try_from(format!("/{rest}")).ok()?,
+        None => PathAndQuery::from_static("/"),
+    };
+    Some((target, Some(HeaderValue::from_str(prefix).ok()?)))
+}

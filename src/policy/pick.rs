@@ -1,0 +1,168 @@
+//! Which instance an attempt goes to: a trial on offer if this request may be one, else the
+//! balancer's pick. Next: `balancer.rs`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::attempt;
+use super::retry::{self, Trigger};
+use super::stack::{Course, Exchange};
+use crate::clock::Timestamp;
+use crate::config::types::AttemptTimeout;
+use crate::endpoint::instance::Instance;
+use crate::endpoint::selectable::{Availability, Selectable, TrialOffer};
+use crate::error::Reason;
+use crate::outlier::LeaseId;
+use crate::outlier::policy::Policy;
+use crate::upstream::TrialReport;
+
+/// Automatic attempt limit of a request trial.
+const TRIAL_ATTEMPT: Duration = Duration::from_secs(5);
+
+/// The picked instance and what goes with it.
+pub(super) struct Picked {
+    pub(super) instance: Arc<Instance>,
+    pub(super) http2: Option<bool>,
+    pub(super) policy: Arc<Policy>,
+    pub(super) trial: Option<(LeaseId, Timestamp)>,
+}
+
+impl Exchange {
+    /// The usual pick: the registry has answered, nothing is ejected, nothing was full.
+    pub(super) fn pick_now(&self) -> Option<Picked> {
+        let selectable = self.route.upstream.selectable();
+        if selectable.watch_requests || !self.course.full.is_empty() {
+            return None;
+        }
+        let algorithm = self.service().load_balancer;
+        let (upstream, now) = (&self.route.upstream, self.time.started());
+        let tried = &self.course.tried;
+        let entry = self
+            .worker
+            .pick(upstream, algorithm, &selectable, tried, now)?;
+        Some(Picked {
+            instance: Arc::clone(&entry.instance),
+            http2: entry.http2,
+            policy: Arc::clone(&selectable.policy),
+            trial: None,
+        })
+    }
+
+    /// Picks an instance: a trial on offer if this request may be one, else by the balancer; waits
+    /// for the registry's first answer.
+    pub(super) async fn pick(&mut self) -> Result<Picked, Reason> {
+        let wait_until = self.time.started() + self.snapshot.config.discovery_wait;
+        let route = Arc::clone(&self.route);
+        loop {
+            // Made before the look, so that a swap in between is not missed.
+            let published = route.upstream.published();
+            {
+                let selectable = route.upstream.selectable_full();
+                if selectable.state != Availability::Waiting || self.now() >= wait_until {
+                    return self.pick_from(&selectable).await;
+                }
+            }
+            let until = wait_until.min(self.time.deadline());
+            attempt::within(&mut self.timer, until, published).await;
+        }
+    }
+
+    async fn pick_from(&mut self, selectable: &Selectable) -> Result<Picked, Reason> {
+        if selectable.watch_requests
+            && let Some(picked) = self.claim_trial(selectable).await
+        {
+            return Ok(picked);
+        }
+        let now = self.now();
+        let algorithm = self.service().load_balancer;
+        let upstream = &self.route.upstream;
+        let Course { tried, full, .. } = &self.course;
+        let excluded: &[u64] = if full.is_empty() {
+            tried
+        } else {
+            &[tried.as_slice(), full.as_slice()].concat()
+        };
+        if let Some(entry) = self
+            .worker
+            .pick(upstream, algorithm, selectable, excluded, now)
+        {
+            return Ok(Picked {
+                instance: Arc::clone(&entry.instance),
+                http2: entry.http2,
+                policy: Arc::clone(&selectable.policy),
+                trial: None,
+            });
+        }
+        // Nothing untried is left: an ejected one may be tried as a last resort.
+        if let Some(offer) = selectable.trials.iter().find(|o| !o.is_claimed())
+            && retry::method_allowed(&self.service().retry.methods, &self.method, self.grpc)
+            && offer.claim()
+        {
+            return Ok(self.as_trial(selectable, offer, now));
+        }
+        if !self.course.full.is_empty() {
+            return Err(Reason::Overflow);
+        }
+        Err(match selectable.state {
+            Availability::AllUnhealthy { .. } => Reason::NoHealthyInstances,
+            Availability::Waiting | Availability::Empty { .. } | Availability::Ready => {
+                Reason::NoInstances
+            }
+        })
+    }
+
+    /// Claims a trial on offer, if this request may serve as one: it can be repeated elsewhere, so
+    /// no user sees a failed trial.
+    async fn claim_trial(&mut self, selectable: &Selectable) -> Option<Picked> {
+        let retry = &self.service().retry;
+        let eligible = self.guard.attempts() == 0
+            && retry.max_attempts >= 2
+            && !self.upgrade
+            && retry::method_allowed(&retry.methods, &self.method, self.grpc)
+            && self.body.as_ref().is_none_or(|b| b.fits())
+            && self.untried(selectable);
+        if !eligible {
+            return None;
+        }
+        let now = self.now();
+        self.route.upstream.note_eligible(now);
+        let offer = selectable.trials.iter().find(|o| !o.is_claimed())?;
+        if !self.take_budget(Trigger::Other) {
+            return None;
+        }
+        if let Some(body) = self.body.clone()
+            && !body.prefetch().await
+        {
+            return None;
+        }
+        if !offer.claim() {
+            return None;
+        }
+        let now = self.now();
+        Some(self.as_trial(selectable, offer, now))
+    }
+
+    fn as_trial(&self, selectable: &Selectable, offer: &TrialOffer, now: Timestamp) -> Picked {
+        let timeouts = &self.service().timeout;
+        let attempt = match timeouts.attempt {
+            AttemptTimeout::After(limit) => limit,
+            AttemptTimeout::Auto | AttemptTimeout::Unlimited => TRIAL_ATTEMPT,
+        };
+        let mut until = now + timeouts.connect.saturating_add(attempt).min(offer.unit);
+        let deadline = self.time.deadline();
+        if deadline != Timestamp::MAX {
+            until = until.min(now + deadline.since(now) / 2);
+        }
+        self.route.upstream.report_trial(TrialReport::Taken {
+            address: offer.instance.address.clone(),
+            lease: offer.lease,
+            latest: until,
+        });
+        Picked {
+            instance: Arc::clone(&offer.instance),
+            http2: offer.http2,
+            policy: Arc::clone(&selectable.policy),
+            trial: Some((offer.lease, until)),
+        }
+    }
+}
