@@ -31,6 +31,16 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// What the rule looked for, where it found nothing.
+    pub const fn would_be(self) -> &'static str {
+        match self {
+            Self::Port => "the service's own port",
+            Self::Header => "rule 1: header x-outrigger-upstream names the service",
+            Self::Host | Self::HostName => "rule 2: the host names the service",
+            Self::PathPrefix => "rule 3: the first path segment names the service",
+        }
+    }
+
     /// For people.
     pub const fn describe(self) -> &'static str {
         match self {

@@ -199,6 +199,12 @@ pub struct InstanceStatus {
     pub errors_by_kind: BTreeMap<String, u64>,
     /// Why an abnormal one was left in: removal_rate, last_instance, hold.
     pub suppressed_by: Option<String>,
+    /// What was seen of it when it was ejected, while it is out.
+    #[serde(default)]
+    pub ejected_because: Option<String>,
+    /// How its last probe failed, while it is out.
+    #[serde(default)]
+    pub last_probe_error: Option<String>,
     /// Step of the schedule while ejected.
     pub k: Option<u32>,
     /// RFC 3339.

@@ -24,7 +24,7 @@ use crate::endpoint::instance::{FailureRecord, Instance};
 use crate::endpoint::selectable::Selectable;
 use crate::metrics::cells::UpstreamCells;
 use crate::outlier::LeaseId;
-use crate::outlier::classify::OutcomeClass;
+use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::outlier::policy::Policy;
 use crate::policy::budget::Budget;
 
@@ -47,10 +47,14 @@ pub enum TrialReport {
     },
     /// A claimed trial ended.
     Finished {
+        /// The ejected instance.
+        address: Address,
         /// The offer's lease.
         lease: LeaseId,
         /// What its answer says.
         class: OutcomeClass,
+        /// How it failed.
+        kind: Option<ErrorKind>,
         /// When it was seen.
         at: Timestamp,
     },

@@ -110,7 +110,7 @@ async fn upstream(deps: &Deps, name: &str) -> Result<UpstreamStatus, Fault> {
     let known = process(deps).await?.upstreams;
     let hint = match nearest(name, known.iter().map(|u| &*u.name)) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => "GET /api/v1/upstreams lists them; a discovered one is there after its first \
+        None => "`outrigger upstreams` lists them; a discovered one is there after its first \
                  request"
             .to_owned(),
     };

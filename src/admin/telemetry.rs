@@ -8,7 +8,7 @@ use http::{Method, Request, StatusCode};
 use super::answer::{Answer, Fault, answer as any, text};
 use super::{Deps, HEARTBEAT, PATIENCE, within};
 use crate::metrics::collect::Live;
-use crate::status::Condition;
+use crate::status::{Condition, ProcessStatus};
 
 pub(super) async fn answer<B>(deps: &Deps, request: &Request<B>) -> Answer {
     if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -86,7 +86,43 @@ async fn ready(deps: &Deps, query: &str) -> Answer {
             line(&mut body, condition);
         }
     }
+    if verbose {
+        for condition in satisfied(&process) {
+            line(&mut body, &condition);
+        }
+    }
     text(status, body)
+}
+
+/// What readiness depends on and holds.
+fn satisfied(process: &ProcessStatus) -> Vec<Condition> {
+    let holds = |name: String, message: String| Condition {
+        name,
+        failing: false,
+        message,
+    };
+    let count = process.listeners.values().map(Vec::len).sum::<usize>();
+    let file = process.config.file.as_deref().unwrap_or("built in");
+    let mut all = vec![
+        holds("listeners".to_owned(), format!("{count} addresses bound")),
+        holds(
+            "config".to_owned(),
+            format!("{file}, hash {}", process.config.hash),
+        ),
+    ];
+    for registry in &process.registries {
+        let name = format!("registry:{}", registry.name);
+        if process.conditions.iter().any(|c| c.name == name) {
+            continue;
+        }
+        let message = match registry.age_s {
+            Some(age) if registry.up => format!("answered {age:.1}s ago"),
+            Some(age) => format!("down, answered {age:.1}s ago; the last good sets stay"),
+            None => "in this process".to_owned(),
+        };
+        all.push(holds(name, message));
+    }
+    all
 }
 
 fn line(body: &mut String, condition: &Condition) {

@@ -52,7 +52,8 @@ impl Plane {
     fn ask_drivers(&self, name: Option<&str>) -> Vec<View> {
         let wanted = name.map(|name| {
             let snapshot = self.snapshot();
-            let found = snapshot.table.by_name(name);
+            let by_host = || snapshot.table.by_host(&Authority::parse(name).ok()?);
+            let found = snapshot.table.by_name(name).or_else(by_host);
             found.map(|route| Arc::clone(&route.upstream.name))
         });
         self.upstreams
@@ -243,7 +244,16 @@ impl Plane {
         missed: &router::Missed,
         explanation: &mut RouteExplanation,
     ) {
-        explanation.rule = missed.rule.describe().to_owned();
+        if missed.name.is_empty() {
+            explanation.rule = "none".to_owned();
+            explanation.refusal = Some(
+                "404 no_route: the request names no service: put its name into Host, the first \
+                 path segment or x-outrigger-upstream"
+                    .to_owned(),
+            );
+            return;
+        }
+        explanation.rule = missed.rule.would_be().to_owned();
         let default = self
             .config
             .default_registry

@@ -17,12 +17,12 @@ impl RegistryEvents for JournalEvents {
         self.0.emit(
             "registry_lost",
             vec![("registry", json!(&**registry)), ("error", json!(error))],
-            format!("registry {registry} does not answer ({error}); the last good sets stay"),
+            format!("registry {registry} does not answer ({error}); sets it gave before stay"),
         );
     }
 
     fn restored(&self, registry: &Arc<str>, lost_for: Duration) {
-        let seconds = lost_for.as_secs_f64();
+        let seconds = (lost_for.as_secs_f64() * 1000.0).round() / 1000.0;
         self.0.emit(
             "registry_restored",
             vec![

@@ -160,6 +160,7 @@ impl Registries {
                     name: "static".into(),
                     view: ServiceView::fixed(set, self.clock.now()),
                     heartbeat: false,
+                    in_process: true,
                 }
             }
             SourceKey::Registry(config, query) => match self.live.get(&config.name) {
@@ -167,6 +168,7 @@ impl Registries {
                     name: Arc::clone(&config.name),
                     view: live.handle.subscribe(query.clone()),
                     heartbeat: live.handle.heartbeat(),
+                    in_process: live.embedded.is_some(),
                 },
                 None => self.open(&SourceKey::Missing),
             },
@@ -174,6 +176,7 @@ impl Registries {
                 name: "none".into(),
                 view: ServiceView::fixed(EndpointSet::default(), self.clock.now()),
                 heartbeat: false,
+                in_process: true,
             },
         }
     }

@@ -64,6 +64,8 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) events: Arc<dyn RegistryEvents>,
     pub(super) counters: Counters,
+    /// Wakes subscriptions that wait out their back-off.
+    pub(super) restored: tokio::sync::Notify,
 }
 
 #[derive(Clone, Debug)]
@@ -230,6 +232,7 @@ impl Shared {
             clock: deps.clock,
             events: deps.events.clone(),
             counters: Counters::default(),
+            restored: tokio::sync::Notify::new(),
         })
     }
 
@@ -237,6 +240,7 @@ impl Shared {
         if let Some(lost_for) = self.counters.answered(now) {
             info!(registry = %self.config.name, ?lost_for, "registry answers again");
             self.events.restored(&self.config.name, lost_for);
+            self.restored.notify_waiters();
         }
     }
 

@@ -139,8 +139,10 @@ impl Subscription {
 
     /// Waits; false when nobody listens any more. Marks the set stale when that time comes.
     pub(super) async fn sleep(&mut self, delay: Duration) -> bool {
-        let until = self.shared.clock.now() + delay;
+        let mut until = self.shared.clock.now() + delay;
+        let shared = self.shared.clone();
         loop {
+            let restored = shared.restored.notified();
             let wake = match self.stale_at() {
                 Some(at) if !self.stale => at.min(until),
                 _ => until,
@@ -148,6 +150,12 @@ impl Subscription {
             tokio::select! {
                 () = self.view.closed() => return false,
                 () = tokio::time::sleep_until(self.shared.clock.instant(wake)) => {}
+                () = restored => {
+                    // Another request of this registry was answered: no need to wait out a long
+                    // back-off, but no burst either.
+                    let spread = spread_of(&self.query.service).min(delay);
+                    until = until.min(self.shared.clock.now() + spread);
+                }
             }
             self.mark_stale();
             if self.shared.clock.now() >= until {
@@ -262,4 +270,15 @@ fn flag(gauge: &AtomicUsize, old: bool, new: bool) -> bool {
         (true, true) | (false, false) => 0,
     };
     new
+}
+
+/// Once a lost registry answers again its subscriptions ask within this time, spread by name.
+const SPREAD: Duration = Duration::from_secs(3);
+
+fn spread_of(name: &str) -> Duration {
+    // FNV-1a: even over names, the same at each run.
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    SPREAD / 1024 * (hash >> 22)
 }

@@ -67,6 +67,8 @@ pub struct EndpointSource {
     pub view: watch::Receiver<ServiceView>,
     /// Its health flags come from heart-beats: "all unhealthy" means "use all" (G6).
     pub heartbeat: bool,
+    /// Inside this process, or fixed: it has no age.
+    pub in_process: bool,
 }
 
 /// What a driver starts with.
@@ -102,6 +104,16 @@ struct Member {
     /// Successes already fed to the detector.
     fed: u64,
     health: Option<Health>,
+    story: Story,
+}
+
+/// What is told of an instance that is out.
+#[derive(Debug, Default)]
+struct Story {
+    ejected_because: Option<String>,
+    /// How the probe in hand ended, until it is known that it failed.
+    probe: Option<String>,
+    failed_probe: Option<String>,
 }
 
 #[derive(Debug)]
@@ -127,7 +139,11 @@ enum Checked {
         verdict: Verdict,
     },
     /// A synthetic trial.
-    Trial { lease: LeaseId, verdict: Verdict },
+    Trial {
+        address: Address,
+        lease: LeaseId,
+        verdict: Verdict,
+    },
 }
 
 /// The driver.

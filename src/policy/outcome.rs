@@ -124,15 +124,19 @@ impl AttemptGuard {
     pub fn forget(mut self) {
         self.reported = true;
         if let Some(lease) = self.trial {
-            self.report_trial(lease, OutcomeClass::Ignored);
+            self.report_trial(lease, OutcomeClass::Ignored, None);
         }
     }
 
-    fn report_trial(&self, lease: LeaseId, class: OutcomeClass) {
+    fn report_trial(&self, lease: LeaseId, class: OutcomeClass, kind: Option<ErrorKind>) {
         let at = self.worker.clock.now();
-        self.route
-            .upstream
-            .report_trial(TrialReport::Finished { lease, class, at });
+        self.route.upstream.report_trial(TrialReport::Finished {
+            address: self.instance.address.clone(),
+            lease,
+            class,
+            kind,
+            at,
+        });
     }
 
     fn report(
@@ -153,7 +157,7 @@ impl AttemptGuard {
         }
         let fresh = self.instance.count(index, class, self.sent_at);
         if let Some(lease) = self.trial {
-            return self.report_trial(lease, class);
+            return self.report_trial(lease, class, kind);
         }
         match class {
             OutcomeClass::Ignored => upstream.cells.ignored(index, cause),

@@ -130,6 +130,8 @@ pub fn instance(address: &str) -> InstanceStatus {
         streak_limit: 0,
         errors_by_kind: BTreeMap::new(),
         suppressed_by: None,
+        ejected_because: None,
+        last_probe_error: None,
         k: None,
         next_probe_at: None,
         next_probe_unix_s: None,

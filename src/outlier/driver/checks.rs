@@ -88,13 +88,19 @@ impl Driver {
                 self.configured_check(settings, &address),
                 checked_address(&address, settings.port),
             ),
-            None => (self.default_check(&address), address),
+            None => (self.default_check(&address), address.clone()),
         };
         let (sender, policy) = (self.checked.0.clone(), self.policy.clone());
         // The lease bounds it: a task that outlives it reports to nobody.
         tokio::spawn(async move {
             let verdict = checker::run(&check, &target, limit, &policy).await;
-            let _gone = sender.send(Checked::Trial { lease, verdict }).await;
+            let _gone = sender
+                .send(Checked::Trial {
+                    address,
+                    lease,
+                    verdict,
+                })
+                .await;
         });
     }
 

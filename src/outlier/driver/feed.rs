@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Checked, Driver, Member};
+use super::{Checked, Driver, Member, Story};
 use crate::clock::Timestamp;
 use crate::endpoint::instance::{FailureRecord, Instance, Standing};
 use crate::endpoint::{Address, Endpoint};
@@ -109,7 +109,14 @@ impl Driver {
                 ),
                 TrialReport::Head { lease } => (Input::TrialHead { lease }, now),
                 // At the instant it was seen: an answer before the deadline is in time.
-                TrialReport::Finished { lease, class, at } => {
+                TrialReport::Finished {
+                    address,
+                    lease,
+                    class,
+                    kind,
+                    at,
+                } => {
+                    self.note_probe(&address, kind.map(|kind| kind.as_str().to_owned()));
                     (Input::TrialFinished { lease, class }, at)
                 }
             };
@@ -150,6 +157,7 @@ impl Driver {
                     routable,
                     fed: 0,
                     health: None,
+                    story: Story::default(),
                 }),
             };
             if let Some(member) = member
@@ -185,11 +193,23 @@ impl Driver {
         self.members.iter().map(of).collect()
     }
 
+    /// How a probe ended, for the event of its failure.
+    fn note_probe(&mut self, address: &Address, how: Option<String>) {
+        if let Some(member) = self.members.get_mut(address) {
+            member.story.probe = how;
+        }
+    }
+
     pub(super) fn checked(&mut self, checked: Checked) {
         let now = self.clock.now();
         match checked {
-            Checked::Trial { lease, verdict } => {
+            Checked::Trial {
+                address,
+                lease,
+                verdict,
+            } => {
                 let class = verdict.class;
+                self.note_probe(&address, Some(verdict.message));
                 self.detector
                     .handle(Input::TrialFinished { lease, class }, now);
             }

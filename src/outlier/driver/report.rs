@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::Driver;
+use super::{Driver, Story};
 use crate::clock::{self, Timestamp};
 use crate::endpoint::Address;
 use crate::outlier::detector::{
@@ -90,7 +90,7 @@ fn emit(
     driver.journal.emit(event, all, msg);
 }
 
-fn ejection(driver: &Driver, event: &'static str, ejected: &Ejected) {
+fn ejection(driver: &mut Driver, event: &'static str, ejected: &Ejected) {
     let Ejected {
         address,
         trigger,
@@ -116,6 +116,14 @@ fn ejection(driver: &Driver, event: &'static str, ejected: &Ejected) {
     fields.push(("actor", json!(actor(*trigger))));
     let name = &driver.upstream.name;
     let why = because(*trigger, evidence);
+    let name = name.clone();
+    if let Some(member) = driver.members.get_mut(address) {
+        member.story = Story {
+            ejected_because: Some(why.clone()),
+            ..Story::default()
+        };
+    }
+    let driver = &*driver;
     let would = if event == "would_eject" {
         "would eject"
     } else {
@@ -202,7 +210,7 @@ fn suppression(driver: &mut Driver, event: &'static str, suppressed: &Suppressed
     emit(driver, event, Some(address), fields, msg);
 }
 
-fn trial_failed(driver: &Driver, failed: &TrialFailed) {
+fn trial_failed(driver: &mut Driver, failed: &TrialFailed) {
     let TrialFailed {
         address,
         kind,
@@ -225,13 +233,19 @@ fn trial_failed(driver: &Driver, failed: &TrialFailed) {
         TrialKind::Request => "a live request",
         TrialKind::Synthetic => "a check",
     };
-    let what = if *expired {
-        "got no answer in time"
-    } else {
-        "failed"
+    let error = match driver.members.get_mut(address) {
+        Some(member) => {
+            let seen = member.story.probe.take().filter(|_| !*expired);
+            let error = seen.unwrap_or_else(|| "no answer in time".to_owned());
+            member.story.failed_probe = Some(error.clone());
+            error
+        }
+        None => "unknown".to_owned(),
     };
+    fields.push(("error", json!(error)));
+    let driver = &*driver;
     let msg = format!(
-        "probe of {address} of {} by {how} {what}; next probe in {} (k={k})",
+        "probe of {address} of {} by {how} failed ({error}); next probe in {} (k={k})",
         driver.upstream.name,
         seconds(next_trial.since(driver.clock.now()))
     );

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use super::publish::{passes, state_label};
 use super::{Driver, Member, report};
 use crate::clock::{self, Timestamp};
+use crate::discovery::{Held, HoldCause};
 use crate::endpoint::selectable::Availability;
 use crate::outlier::OutcomeClass;
 use crate::outlier::detector::{InstanceView, StateView};
@@ -52,7 +53,6 @@ impl Driver {
         let selectable = self.upstream.selectable_full();
         let numbers = self.detector.summary().numbers;
         let now = self.clock.now();
-        let fixed = &*self.source.name == "static";
         UpstreamSummary {
             name: self.upstream.name.to_string(),
             aliases: Vec::new(),
@@ -61,10 +61,10 @@ impl Driver {
             source: self.source.name.to_string(),
             age_s: view
                 .last_success
-                .filter(|_| !fixed)
+                .filter(|_| !self.source.in_process)
                 .map(|at| now.since(at).as_secs_f64()),
             stale: view.stale,
-            held: view.held.as_ref().map(|held| format!("{held:?}")),
+            held: view.held.as_ref().map(|held| self.held(held)),
             error: view.error.as_ref().map(ToString::to_string),
             policy: self.policy.name.to_string(),
             policy_at: self.policy.origin.to_string(),
@@ -87,6 +87,7 @@ impl Driver {
             StateView::Ejected { k, next_trial, .. } => (Some(k), Some(next_trial)),
             StateView::In | StateView::EjectedByOperator { .. } => (None, None),
         };
+        let out = k.is_some();
         let attempts = [
             OutcomeClass::Success,
             OutcomeClass::NetworkError,
@@ -122,6 +123,8 @@ impl Driver {
             streak_limit: evidence.streak_limit,
             errors_by_kind: report::by_kind(evidence),
             suppressed_by: view.suppressed.map(|cause| cause.as_str().to_owned()),
+            ejected_because: out.then(|| member.story.ejected_because.clone()).flatten(),
+            last_probe_error: out.then(|| member.story.failed_probe.clone()).flatten(),
             k,
             next_probe_at: next
                 .map(|at| humantime::format_rfc3339_millis(self.wall(at)).to_string()),
@@ -133,6 +136,22 @@ impl Driver {
             connections: member.instance.connections(),
             attempts,
         }
+    }
+
+    /// A held answer in words.
+    fn held(&self, held: &Held) -> String {
+        let what = match held.cause {
+            HoldCause::Empty => "nothing",
+            HoldCause::Shrink => "far fewer",
+        };
+        format!(
+            "{} offers {what} ({} instead of {}) for {}, {} answers so far; the last good set stays",
+            self.source.name,
+            held.count,
+            self.members.len(),
+            report::seconds(self.clock.now().since(held.since)),
+            held.answers
+        )
     }
 
     /// The whole story in one sentence.
@@ -180,7 +199,16 @@ impl Driver {
                     None => format!("next probe in {}", report::seconds(next_trial.since(now))),
                 };
                 let since = report::seconds(now.since(at));
-                format!("{verb} {since} ago, step k={k}; {next}")
+                let because = member
+                    .story
+                    .ejected_because
+                    .as_deref()
+                    .unwrap_or("not known");
+                let probe = match &member.story.failed_probe {
+                    Some(failed) => format!("last probe: {failed}; "),
+                    None => String::new(),
+                };
+                format!("{verb} {since} ago: {because}; {probe}step k={k}, {next}")
             }
             (_, StateView::EjectedByOperator { .. }) => "an operator ejected it".to_owned(),
             (_, StateView::In) if view.suppressed.is_some() => {
