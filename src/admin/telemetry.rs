@@ -112,9 +112,6 @@ fn satisfied(process: &ProcessStatus) -> Vec<Condition> {
     ];
     for registry in &process.registries {
         let name = format!("registry:{}", registry.name);
-        if process.conditions.iter().any(|c| c.name == name) {
-            continue;
-        }
         let message = match registry.age_s {
             Some(age) if registry.up => format!("answered {age:.1}s ago"),
             Some(age) => format!("down, answered {age:.1}s ago; the last good sets stay"),
@@ -122,6 +119,7 @@ fn satisfied(process: &ProcessStatus) -> Vec<Condition> {
         };
         all.push(holds(name, message));
     }
+    all.retain(|holds| process.conditions.iter().all(|c| c.name != holds.name));
     all
 }
 
