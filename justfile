@@ -24,6 +24,14 @@ test *NAME:
 deny:
     cargo deny --locked check bans licenses sources
 
+# What the steps of the request path cost; `just bench NAME` for some
+bench *NAME:
+    cargo bench --locked --bench hot_path -- {{NAME}}
+
+# Against real registries and stock clients; `just real NAME` for some
+real *NAME:
+    tests/real/run {{NAME}}
+
 # Rewrite the expectations of the golden configuration files; read the difference then
 golden:
     UPDATE_GOLDEN=1 cargo test --locked --test conformance golden
