@@ -4,6 +4,7 @@
 #![expect(
     clippy::expect_used,
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     reason = "a benchmark that cannot be set up ends"
 )]
 
@@ -237,10 +238,10 @@ fn windows(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn outcome(number: usize, class: OutcomeClass, count: u32, now: Timestamp) -> Input {
+fn outcome(address: &Address, class: OutcomeClass, count: u32, now: Timestamp) -> Input {
     Input::Outcome(Outcome {
         count,
-        ..Outcome::new(address(number), class, now)
+        ..Outcome::new(address.clone(), class, now)
     })
 }
 
@@ -254,7 +255,10 @@ fn busy(instances: usize) -> (Detector, Timestamp) {
     for step in 0..10 {
         for number in 0..instances {
             let now = Timestamp::from_millis(step * 500);
-            detector.handle(outcome(number, OutcomeClass::Success, 10, now), now);
+            detector.handle(
+                outcome(&address(number), OutcomeClass::Success, 10, now),
+                now,
+            );
         }
     }
     let now = Timestamp::from_millis(5_000);
@@ -273,8 +277,10 @@ fn drain(detector: &mut Detector) -> u32 {
 fn detector(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("detector");
     for instances in [10, 1_000] {
+        let addresses: Vec<Address> = (0..instances).map(address).collect();
+        let first = address(0);
         let (mut machine, now) = on_the_brink(instances);
-        machine.handle(outcome(0, OutcomeClass::NetworkError, 1, now), now);
+        machine.handle(outcome(&first, OutcomeClass::NetworkError, 1, now), now);
         assert!(drain(&mut machine) > 0, "the brink is one");
 
         let (mut machine, mut now) = busy(instances);
@@ -283,7 +289,10 @@ fn detector(criterion: &mut Criterion) {
             b.iter(|| {
                 turn = (turn + 1) % instances;
                 now = now + Duration::from_micros(100);
-                machine.handle(outcome(turn, OutcomeClass::Success, 20, now), now);
+                machine.handle(
+                    outcome(&addresses[turn], OutcomeClass::Success, 20, now),
+                    now,
+                );
                 drain(&mut machine)
             });
         });
@@ -295,8 +304,14 @@ fn detector(criterion: &mut Criterion) {
             b.iter(|| {
                 turn = (turn + 1) % instances;
                 now = now + Duration::from_micros(100);
-                machine.handle(outcome(turn, OutcomeClass::Success, 20, now), now);
-                machine.handle(outcome(turn, OutcomeClass::NetworkError, 1, now), now);
+                machine.handle(
+                    outcome(&addresses[turn], OutcomeClass::Success, 20, now),
+                    now,
+                );
+                machine.handle(
+                    outcome(&addresses[turn], OutcomeClass::NetworkError, 1, now),
+                    now,
+                );
                 drain(&mut machine)
             });
         });
@@ -306,7 +321,7 @@ fn detector(criterion: &mut Criterion) {
             b.iter_batched_ref(
                 || on_the_brink(instances),
                 |(machine, now)| {
-                    machine.handle(outcome(0, OutcomeClass::NetworkError, 1, *now), *now);
+                    machine.handle(outcome(&first, OutcomeClass::NetworkError, 1, *now), *now);
                     drain(machine)
                 },
                 BatchSize::LargeInput,
@@ -319,10 +334,11 @@ fn detector(criterion: &mut Criterion) {
 /// One failure of instance 0 is missing until it is ejected for the rate of its errors.
 fn on_the_brink(instances: usize) -> (Detector, Timestamp) {
     let (mut detector, now) = busy(instances);
+    let first = address(0);
     for _ in 0..50 {
-        detector.handle(outcome(0, OutcomeClass::Success, 1, now), now);
+        detector.handle(outcome(&first, OutcomeClass::Success, 1, now), now);
         for _ in 0..3 {
-            detector.handle(outcome(0, OutcomeClass::NetworkError, 1, now), now);
+            detector.handle(outcome(&first, OutcomeClass::NetworkError, 1, now), now);
         }
     }
     assert_eq!(
