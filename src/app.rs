@@ -34,6 +34,8 @@ use crate::worker::{DrainPhase, Shared, Snapshot, Worker};
 
 /// Longest wait for workers once their connections are cut.
 const CUT_WAIT: Duration = Duration::from_secs(2);
+/// Open files kept for all but the data plane.
+const KEPT_FILES: u64 = 64;
 /// Open files below this are worth a warning.
 const FEW_FILES: u64 = 4096;
 
@@ -192,7 +194,7 @@ impl App {
         mut stop: watch::Receiver<Stop>,
         reloads: mpsc::Receiver<()>,
     ) -> anyhow::Result<Ended> {
-        warn_of_few_files();
+        let room = room_for_connections();
         self.tell_listening();
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot {
             table: RouteTable::default(),
@@ -213,6 +215,7 @@ impl App {
                 lines: self.lines.clone(),
             },
             clock: self.clock,
+            room,
         });
         let mut embedded = BTreeMap::new();
         let mut registry_tasks = tokio::task::JoinSet::new();
@@ -295,11 +298,12 @@ impl App {
                 () = drain_workers(&drain, &self.config, &mut all_gone) => false,
             }
         };
+        let left = open_connections(&shared);
         drain.send_replace(DrainPhase::Cut);
         if !forced {
             // Each worker ends by itself once its connections are cut.
             let _late = tokio::time::timeout(CUT_WAIT, all_gone.recv()).await;
-            let fields = vec![("open_connections", json!(open_connections(&shared)))];
+            let fields = vec![("open_connections", json!(left))];
             self.journal
                 .emit("drain_finished", fields, "drained".to_owned());
         }
@@ -557,19 +561,29 @@ fn open_sinks(config: &Config, lines: &Lines) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The soft limit of open files is raised to the hard one.
-fn warn_of_few_files() {
+/// Raises the soft limit of open files to the hard one. Returns how many connections of the app it
+/// leaves room for: each may need one to an instance, and some files stay free for admin, telemetry,
+/// registries and checks.
+fn room_for_connections() -> usize {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Where raising is not allowed the present limit holds, and the warning tells.
     let _refused = setrlimit(Resource::Nofile, limit);
-    if let Some(files) = getrlimit(Resource::Nofile).current
-        && files < FEW_FILES
-    {
+    let Some(files) = getrlimit(Resource::Nofile).current else {
+        return usize::MAX;
+    };
+    let kept = KEPT_FILES.min(files / 2);
+    let room = usize::try_from((files - kept) / 2)
+        .unwrap_or(usize::MAX)
+        .max(1);
+    if files < FEW_FILES {
         tracing::warn!(
             files,
-            "few open files are allowed; raise the limit (ulimit -n) above {FEW_FILES}"
+            room,
+            "few open files are allowed, so few connections of the app; raise the limit \
+             (ulimit -n) above {FEW_FILES}"
         );
     }
+    room
 }

@@ -1,11 +1,15 @@
 //! Signals: SIGTERM and SIGINT drain, a second one ends at once, SIGHUP reloads.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::app::Stop;
+
+/// Time for the usual end after a second signal.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Starts a thread that turns signals into wishes; it lives as long as the process.
 ///
@@ -31,8 +35,8 @@ pub fn listen() -> io::Result<(watch::Receiver<Stop>, mpsc::Receiver<()>)> {
             runtime.block_on(async move {
                 loop {
                     tokio::select! {
-                        _ = term.recv() => ask(&stop),
-                        _ = int.recv() => ask(&stop),
+                        _ = term.recv() => ask(&stop).await,
+                        _ = int.recv() => ask(&stop).await,
                         _ = hup.recv() => {
                             // One that waits already stands for this one too.
                             let _waiting = reload.try_send(());
@@ -44,11 +48,18 @@ pub fn listen() -> io::Result<(watch::Receiver<Stop>, mpsc::Receiver<()>)> {
     Ok((stops, reloads))
 }
 
-fn ask(stop: &watch::Sender<Stop>) {
+/// Passes the wish on. A second signal ends the process whatever the other threads do, also when
+/// one of them is stuck.
+#[expect(clippy::exit, reason = "the last resort of a second signal")]
+async fn ask(stop: &watch::Sender<Stop>) {
     stop.send_modify(|wish| {
         *wish = match *wish {
             Stop::No => Stop::Drain,
             Stop::Drain | Stop::Now => Stop::Now,
         };
     });
+    if *stop.borrow() == Stop::Now {
+        tokio::time::sleep(LAST_WORDS).await;
+        std::process::exit(1);
+    }
 }

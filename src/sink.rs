@@ -9,9 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 use crate::config::types::Sink;
 
+/// Longest wait for the last lines.
+const FLUSH_WAIT: Duration = Duration::from_secs(1);
 /// Lines that may wait.
 const QUEUE: usize = 16 * 1024;
 
@@ -41,12 +44,21 @@ impl Lines {
     /// When the thread cannot be started.
     pub fn start() -> io::Result<Self> {
         let (queue, jobs) = sync_channel::<Job>(QUEUE);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let lost_lines = Arc::clone(&dropped);
         thread::Builder::new().name("lines".into()).spawn(move || {
             let mut files: Vec<(Sink, File)> = Vec::new();
+            let mut failed = false;
             while let Ok(job) = jobs.recv() {
                 let mut next = Some(job);
                 while let Some(job) = next.take() {
-                    run(job, &mut files);
+                    let lost = run(job, &mut files).is_err();
+                    if lost {
+                        lost_lines.fetch_add(1, Relaxed);
+                    }
+                    if lost && !std::mem::replace(&mut failed, true) {
+                        tracing::error!("log lines are lost: a sink cannot be written");
+                    }
                     next = jobs.try_recv().ok();
                 }
                 // Everything that waited is written: let readers see it. A closed pipe is no
@@ -54,10 +66,7 @@ impl Lines {
                 let _closed = io::stdout().flush();
             }
         })?;
-        Ok(Self {
-            queue,
-            dropped: Arc::default(),
-        })
+        Ok(Self { queue, dropped })
     }
 
     /// Opens a sink ahead of its first line, so that a file that cannot be opened is known early.
@@ -77,7 +86,9 @@ impl Lines {
         match self.queue.try_send(Job::Line(sink.clone(), line)) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                self.dropped.fetch_add(1, Relaxed);
+                if self.dropped.fetch_add(1, Relaxed) == 0 {
+                    tracing::error!(?sink, "log lines are dropped: the sink takes none");
+                }
             }
         }
     }
@@ -87,11 +98,12 @@ impl Lines {
         self.dropped.load(Relaxed)
     }
 
-    /// Waits until everything queued so far is written. For the end of the process.
+    /// Waits until everything queued so far is written, for a bounded time: a reader of our output
+    /// that has stopped must not keep the process from ending.
     pub fn flush(&self) {
         let (done, wait) = sync_channel(1);
-        if self.queue.send(Job::Flush(done)).is_ok() {
-            let _written = wait.recv();
+        if self.queue.try_send(Job::Flush(done)).is_ok() {
+            let _written = wait.recv_timeout(FLUSH_WAIT);
         }
     }
 }
@@ -100,36 +112,34 @@ fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// A write that fails (disk full, pipe closed) loses the line; there is nobody to tell.
-fn run(job: Job, files: &mut Vec<(Sink, File)>) {
+/// A write that fails (disk full, pipe closed) loses the line; the caller counts it.
+fn run(job: Job, files: &mut Vec<(Sink, File)>) -> io::Result<()> {
     match job {
-        Job::Open(Sink::Stdout | Sink::Stderr) => {}
+        Job::Open(Sink::Stdout | Sink::Stderr) => Ok(()),
         Job::Open(sink @ Sink::File(_)) => {
             // Opened anew: a rotated file is left behind.
             files.retain(|(known, _)| *known != sink);
-            if let Sink::File(path) = &sink
-                && let Ok(file) = append(path)
-            {
+            if let Sink::File(path) = &sink {
+                let file = append(path)?;
                 files.push((sink, file));
             }
+            Ok(())
         }
-        Job::Line(Sink::Stdout, line) => {
-            let _lost = io::stdout().lock().write_all(&line);
-        }
-        Job::Line(Sink::Stderr, line) => {
-            let _lost = io::stderr().lock().write_all(&line);
-        }
+        Job::Line(Sink::Stdout, line) => io::stdout().lock().write_all(&line),
+        Job::Line(Sink::Stderr, line) => io::stderr().lock().write_all(&line),
         Job::Line(sink @ Sink::File(_), line) => {
             if !files.iter().any(|(known, _)| *known == sink) {
-                run(Job::Open(sink.clone()), files);
+                run(Job::Open(sink.clone()), files)?;
             }
-            if let Some((_, file)) = files.iter_mut().find(|(known, _)| *known == sink) {
-                let _lost = file.write_all(&line);
+            match files.iter_mut().find(|(known, _)| *known == sink) {
+                Some((_, file)) => file.write_all(&line),
+                None => Ok(()),
             }
         }
         Job::Flush(done) => {
-            let _closed = io::stdout().flush();
+            let flushed = io::stdout().flush();
             let _gone = done.send(());
+            flushed
         }
     }
 }

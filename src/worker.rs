@@ -30,6 +30,10 @@ const TIDY_EVERY: Duration = Duration::from_millis(250);
 /// Longest step of the loop-lag watch.
 const LAG_STEP: Duration = Duration::from_millis(50);
 
+/// One line about a full house per this time.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+/// Time for the last answers, before connections are cut.
+const LAST_ANSWERS: Duration = Duration::from_millis(100);
 /// How often a drain looks whether all connections are gone.
 const DRAIN_STEP: Duration = Duration::from_millis(20);
 
@@ -93,6 +97,8 @@ pub struct Shared {
     pub access_log: AccessLog,
     /// The process's clock.
     pub clock: Clock,
+    /// Connections of the app that the limit of open files leaves room for.
+    pub room: usize,
 }
 
 /// One data plane thread's own things.
@@ -113,6 +119,7 @@ pub struct Worker {
     round_robins: RefCell<FxHashMap<usize, RoundRobinState>>,
     stalled_at: Cell<Timestamp>,
     phase: Cell<DrainPhase>,
+    full_logged: Cell<Option<Timestamp>>,
 }
 
 impl Worker {
@@ -132,6 +139,7 @@ impl Worker {
             round_robins: RefCell::default(),
             stalled_at: Cell::new(Timestamp::ZERO),
             phase: Cell::new(DrainPhase::Serving),
+            full_logged: Cell::new(None),
             shared,
         })
     }
@@ -169,6 +177,23 @@ impl Worker {
     pub fn connection_closed(&self) {
         if let Some(cells) = self.cells() {
             cells.app_connections.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// The limit of open files leaves no more room: one line in a while.
+    pub fn log_full(&self, room: usize) {
+        let now = self.clock.now();
+        if self
+            .full_logged
+            .get()
+            .is_none_or(|at| now.since(at) >= LOG_EVERY)
+        {
+            self.full_logged.set(Some(now));
+            tracing::warn!(
+                room,
+                "accept pauses: the limit of open files leaves room for no more connections; \
+                 raise it (ulimit -n)"
+            );
         }
     }
 
@@ -228,6 +253,9 @@ impl Worker {
         while self.own_connections() > 0 {
             if *drain.borrow() == DrainPhase::Cut {
                 self.phase.set(DrainPhase::Cut);
+                // Requests without an answer get one; then everything is cut.
+                self.connections.wake_all();
+                tokio::time::sleep(LAST_ANSWERS).await;
                 self.connections.abort_all();
                 // One turn of the loop for their ends.
                 tokio::time::sleep(DRAIN_STEP).await;

@@ -134,6 +134,7 @@ async fn accept_all<H, F>(
     F: Future<Output = Answer> + Send + 'static,
 {
     let mut connections = JoinSet::new();
+    let mut failures = 0_u32;
     loop {
         while connections.try_join_next().is_some() {}
         let accepted = tokio::select! {
@@ -157,7 +158,11 @@ async fn accept_all<H, F>(
                 });
             }
             Err(error) => {
-                warn!(%error, "admin or telemetry cannot accept a connection");
+                // The first of a row and then one in a hundred: no flood.
+                if failures.is_multiple_of(100) {
+                    warn!(%error, failures, "admin or telemetry cannot accept a connection");
+                }
+                failures = failures.wrapping_add(1);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -105,11 +105,12 @@ fn configuration(config: &ConfigStatus, out: &mut dyn Write) -> io::Result<()> {
         &format!("{file}, loaded {loaded}, hash {hash}"),
     )?;
     if !config.last_reload_ok {
-        field(
-            out,
-            "",
-            "the last reload was refused, the configuration before it is in force:",
-        )?;
+        let what = if config.rejected_files.is_empty() {
+            "the last reload was refused, the configuration before it is in force:"
+        } else {
+            "the last reload rejected policy files; their last good versions stay:"
+        };
+        field(out, "", what)?;
         for problem in &config.last_problems {
             field(out, "", &format!("  {problem}"))?;
         }

@@ -107,6 +107,8 @@ pub(super) struct ReloadState {
 #[derive(Debug)]
 pub struct Plane {
     pub(super) config: Arc<Config>,
+    /// What was bound at the start: the measure of what needs a restart.
+    pub(super) first_config: Arc<Config>,
     pub(super) inputs: ConfigInputs,
     pub(super) reload: ReloadState,
     pub(super) workers: usize,
@@ -147,6 +149,7 @@ impl Plane {
                 hash: start.hash,
                 main_file: start.main_file,
             },
+            first_config: Arc::clone(&start.config),
             config: start.config,
             inputs: start.inputs,
             workers: start.workers,
@@ -371,6 +374,17 @@ impl Plane {
     pub(super) fn tell_rejected_policies(&self) {
         for file in &self.config.policies.rejected {
             let path = file.path.display().to_string();
+            let kept = self
+                .config
+                .policies
+                .entries
+                .iter()
+                .any(|e| e.file == file.path);
+            let fate = if kept {
+                "its last good version stays"
+            } else {
+                "it is left out"
+            };
             for problem in &file.problems {
                 tracing::error!(file = %path, %problem, "policy file rejected");
             }
@@ -378,7 +392,7 @@ impl Plane {
                 "config_rejected",
                 vec![("file", json!(path)), ("diagnostics", json!(file.problems))],
                 format!(
-                    "policy file {path} is left out: {}",
+                    "policy file {path} is rejected: {}; {fate}",
                     file.problems.join("; ")
                 ),
             );

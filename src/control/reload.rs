@@ -39,8 +39,8 @@ impl Plane {
             );
             return;
         };
-        let restart = restart_required(&self.config, &new);
-        let new = Arc::new(keep_restart_only(&self.config, new));
+        let restart = restart_required(&self.first_config, &new);
+        let new = Arc::new(keep_restart_only(&self.first_config, new));
         let change = PolicyChange::between(&self.config, &new);
         let rejected = !new.policies.rejected.is_empty();
         self.config = Arc::clone(&new);

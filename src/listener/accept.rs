@@ -175,10 +175,23 @@ fn less_busy(worker: &Worker) -> Option<usize> {
 /// At the limit of connections nothing is accepted until one ends; the kernel's queue waits.
 async fn full(worker: &Worker) {
     let mut counted = false;
-    while worker.connections_open() >= worker.snapshot().config.limits.max_connections {
+    loop {
+        let most = worker.snapshot().config.limits.max_connections;
+        let room = worker.shared.room;
+        if worker.connections_open() < most.min(room) {
+            return;
+        }
         if !counted {
             counted = true;
-            worker.limit_hit(Limit::MaxConnections);
+            let files = room < most;
+            worker.limit_hit(if files {
+                Limit::OpenFiles
+            } else {
+                Limit::MaxConnections
+            });
+            if files {
+                worker.log_full(room);
+            }
         }
         tokio::time::sleep(PAUSE).await;
     }

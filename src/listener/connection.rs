@@ -182,6 +182,15 @@ impl Connections {
         }
     }
 
+    /// Lets all look at how far shutting down has come.
+    pub fn wake_all(&self) {
+        for open in self.open.borrow().iter() {
+            if let Some(waker) = open.wishes.waker.borrow_mut().take() {
+                waker.wake();
+            }
+        }
+    }
+
     /// Close all now.
     pub fn abort_all(&self) {
         for open in self.open.borrow().iter() {

@@ -259,7 +259,18 @@ impl Flow {
         if let Some(incoming) = self.incoming.take() {
             self.exchange.body = Box::pin(after_first_frame(&self.exchange, incoming)).await;
         }
-        let outcome = self.exchange.run().await;
+        let worker = Rc::clone(&self.exchange.worker);
+        let outcome = {
+            let mut running = std::pin::pin!(self.exchange.run());
+            std::future::poll_fn(|cx| {
+                let polled = running.as_mut().poll(cx);
+                if polled.is_pending() && worker.phase() == DrainPhase::Cut {
+                    return Poll::Ready(draining());
+                }
+                polled
+            })
+            .await
+        };
         self.conclude(outcome)
     }
 
@@ -285,6 +296,13 @@ impl Flow {
             }
         }
     }
+}
+
+/// The grace of a drain is over before an instance answered.
+fn draining() -> Outcome {
+    let mut refusal = Refusal::new(Reason::Draining, "Outrigger is shutting down");
+    refusal.retry_after = Some(1);
+    Outcome::Refused(refusal)
 }
 
 /// Makes the request ready for its upstream.

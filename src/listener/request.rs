@@ -13,7 +13,7 @@ use crate::error::Reason;
 use crate::metrics::cells::AppProtocol;
 use crate::outlier::policy::Policy;
 use crate::router::Route;
-use crate::worker::{Snapshot, Worker};
+use crate::worker::{DrainPhase, Snapshot, Worker};
 
 /// Watches one request; ends it when dropped.
 #[derive(Debug)]
@@ -154,8 +154,14 @@ impl Drop for RequestGuard {
     fn drop(&mut self) {
         if self.status == 0 {
             // It never got an answer: the app left.
-            self.status = Reason::ClientClosed.status().as_u16();
-            self.reason = Some(Reason::ClientClosed);
+            let cut = self.worker.phase() == DrainPhase::Cut;
+            let reason = if cut {
+                Reason::Draining
+            } else {
+                Reason::ClientClosed
+            };
+            self.status = reason.status().as_u16();
+            self.reason = Some(reason);
         }
         let now = self.now();
         self.connection.request_ended(now);

@@ -14,7 +14,7 @@ use hyper::client::conn::TrySendError;
 use super::limits::RequestLimits;
 use super::outcome::{AttemptGuard, Cancelled};
 use super::retry::Trigger;
-use super::wire_error::{h2_error, h2_goaway, is_closed_early, not_processed};
+use super::wire_error::{h2_error, h2_goaway, is_closed_early, is_our_own, not_processed};
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Limits, Service};
 use crate::error::{Reason, Refusal};
@@ -257,6 +257,15 @@ fn connect_failed(attempt: &Attempt<'_>, guard: AttemptGuard, end: NoCarrier) ->
             guard.forget();
             attempt.worker.limit_hit(Limit::PoolConnections);
             Failure::Full
+        }
+        NoCarrier::Checkout(CheckoutError::Failed(error)) if is_our_own(&error) => {
+            guard.ignore(IgnoredCause::SelfLag);
+            attempt.worker.limit_hit(Limit::OpenFiles);
+            let message = format!(
+                "no connection to {address} could be opened on our side: {error}; raise the limit \
+                 of open files"
+            );
+            failed(Reason::ConnectFailed, message, Trigger::Other)
         }
         NoCarrier::Checkout(CheckoutError::Failed(error)) => {
             guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::ConnectRefused));

@@ -115,7 +115,7 @@ pub(super) fn state_label(member: &Member, state: StateView, disabled: bool) -> 
     if endpoint.draining {
         return "draining";
     }
-    if !member.routable || !passes(member) {
+    if !member.routable || !member.endpoint.healthy || !passes(member) {
         return "unhealthy";
     }
     match state {

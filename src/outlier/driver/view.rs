@@ -176,6 +176,9 @@ impl Driver {
                 let message = member.health.as_ref().map_or("", |h| h.message.as_str());
                 format!("its active check fails: {message}")
             }
+            ("unhealthy", _) if member.routable => {
+                format!("unhealthy in the registry as all others are, so it is used: {rate}")
+            }
             ("unhealthy", _) => "unhealthy in the registry".to_owned(),
             (
                 _,

@@ -195,7 +195,14 @@ fn px_088_grace_is_over() {
     proxy.signal("TERM");
     assert_eq!(proxy.ended().code(), Some(0));
     assert!((450..3_000).contains(&watch.ms()), "{} ms", watch.ms());
+    // A request without an answer gets ours, marked as such, not as the app's fault.
+    let answer = client.response();
+    assert_eq!((answer.status(), answer.reason()), (503, Some("draining")));
     assert!(client.closed());
+    let line = proxy.access_line(0);
+    assert_eq!(line["outrigger.reason"], "draining", "{line}");
+    let finished = proxy.wait_for_event("drain_finished");
+    assert_eq!(finished["open_connections"], 1, "{finished}");
 
     // A second signal ends at once.
     let mut proxy = Config::svc(&[stub.address]).start();
@@ -208,6 +215,77 @@ fn px_088_grace_is_over() {
     proxy.signal("TERM");
     assert_eq!(proxy.ended().code(), Some(1));
     assert!(watch.ms() < 3_000, "{} ms", watch.ms());
+}
+
+#[test]
+fn output_that_nobody_reads_does_not_keep_the_process() {
+    let mut proxy = Config::default().start();
+    proxy.stop_reading();
+    let mut client = Client::connect(proxy.address);
+    // Each is logged; together they fill the pipe.
+    for _ in 0..1_000 {
+        assert_eq!(client.get("/nobody").status(), 404);
+    }
+    proxy.signal("TERM");
+    assert_eq!(proxy.ended().code(), Some(0));
+}
+
+#[test]
+fn our_own_want_of_files_is_charged_to_nobody() {
+    let stubs = [Stub::ok(), Stub::ok(), Stub::ok()];
+    let addresses: Vec<SocketAddr> = stubs.iter().map(|s| s.address).collect();
+    let proxy = Config::svc(&addresses).open_files(128).start();
+    let mut clients: Vec<Client> = (0..200).map(|_| Client::connect(proxy.address)).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: svc\r\n\r\n");
+    }
+    eventually("the limit", || proxy.errors().contains("accept pauses"));
+    let answered = proxy.access();
+    assert!(
+        answered
+            .iter()
+            .all(|l| l["http.response.status_code"] == 200),
+        "{answered:#?}"
+    );
+    drop(clients);
+    eventually("service again", || {
+        Client::connect(proxy.address).get("/").status() == 200
+    });
+    assert!(
+        proxy
+            .lines()
+            .iter()
+            .all(|l| l["event"] != "instance_ejected")
+    );
+}
+
+#[test]
+fn a_port_that_comes_back_needs_no_restart() {
+    let stub = Stub::ok();
+    let both = Config::svc(&[stub.address]).service("own", &[stub.address], "port: 0");
+    let proxy = both.clone().start();
+    for (config, want) in [(Config::svc(&[stub.address]), 1), (both, 0)] {
+        let before = proxy
+            .lines()
+            .iter()
+            .filter(|l| l["event"] == "config_reloaded")
+            .count();
+        proxy.reload(&config.text());
+        let reloaded = || -> Vec<serde_json::Value> {
+            let lines = proxy.lines();
+            lines
+                .into_iter()
+                .filter(|l| l["event"] == "config_reloaded")
+                .collect()
+        };
+        eventually("the reload", || reloaded().len() > before);
+        let last = reloaded().pop().unwrap();
+        assert_eq!(
+            last["restart_required"].as_array().unwrap().len(),
+            want,
+            "{last}"
+        );
+    }
 }
 
 /// Sends requests until told to stop; how many, and what was not 200.

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
@@ -94,6 +95,7 @@ pub(crate) struct Proxy {
     folder: tempfile::TempDir,
     lines: Arc<Mutex<Vec<Value>>>,
     errors: Arc<Mutex<String>>,
+    deaf: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -125,8 +127,14 @@ impl Proxy {
         let errors = Arc::new(Mutex::new(String::new()));
         let stdout = child.stdout.take().unwrap();
         let kept = Arc::clone(&lines);
+        let deaf = Arc::new(AtomicBool::new(false));
+        let stops = Arc::clone(&deaf);
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).split(b'\n') {
+                while stops.load(SeqCst) {
+                    // Its end of the pipe stays open and unread.
+                    std::thread::park();
+                }
                 let Ok(line) = line else { return };
                 // Every line is JSON and UTF-8, whatever a peer sent.
                 let value = serde_json::from_slice(&line)
@@ -151,6 +159,7 @@ impl Proxy {
             folder,
             lines,
             errors,
+            deaf,
         };
         proxy.address = proxy.listener("data");
         proxy
@@ -160,6 +169,11 @@ impl Proxy {
     pub(crate) fn listener(&self, name: &str) -> SocketAddr {
         let event = self.wait_for_line(|l| l["event"] == "listening" && l["listener"] == name);
         event["address"].as_str().unwrap().parse().unwrap()
+    }
+
+    /// Standard output is read no more from now on.
+    pub(crate) fn stop_reading(&self) {
+        self.deaf.store(true, SeqCst);
     }
 
     pub(crate) fn lines(&self) -> Vec<Value> {
