@@ -20,6 +20,7 @@ mod service;
 mod snapshot;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ struct Inner {
     clock: Clock,
     beat_interval: Duration,
     store: Option<Store>,
+    /// The last snapshot could not be written, and that has been said.
+    unsaved: AtomicBool,
     /// Held for one operation of the pure table, never across an await.
     table: Mutex<Table>,
     /// Who follows which service; senders without receivers are dropped when the next one comes.
@@ -89,6 +92,7 @@ impl EmbeddedRegistry {
             clock,
             beat_interval: config.beat_interval,
             store,
+            unsaved: AtomicBool::new(false),
             table: Mutex::new(table),
             watchers: Mutex::default(),
             names: watch::Sender::default(),
@@ -214,11 +218,18 @@ impl EmbeddedRegistry {
             return;
         };
         let saved = self.with(snapshot::saved);
+        let path = store.path().display().to_string();
         let written = tokio::task::spawn_blocking(move || store.save(&saved)).await;
+        let written = written.map_err(std::io::Error::other).flatten();
+        // Said when it begins and when it ends: a full disk would repeat it every few seconds.
+        let unsaved = self.0.unsaved.swap(written.is_err(), Ordering::Relaxed);
         match written {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => warn!(%error, "registry snapshot not written"),
-            Err(error) => warn!(%error, "registry snapshot not written"),
+            Err(error) if !unsaved => warn!(
+                %path, %error,
+                "registry snapshot cannot be written: leases will not survive a restart"
+            ),
+            Ok(()) if unsaved => info!(%path, "registry snapshot written again"),
+            Ok(()) | Err(_) => {}
         }
     }
 

@@ -163,12 +163,7 @@ impl Checked {
         let bytes = match load::read(path) {
             Ok(bytes) => bytes,
             Err(error) => {
-                self.remark(
-                    Code::UNREADABLE,
-                    &name,
-                    format!("cannot read the file: {error}"),
-                    "",
-                );
+                self.problems.push(load::read_problem(&name, &error));
                 return;
             }
         };

@@ -60,6 +60,8 @@ codes! {
     NO_DEFAULT_REGISTRY = 108: "auto_discover has no default registry to look in.",
     FILE_ABSENT = 109: "The file of a registry does not exist yet.",
     POLICY_TIE = 110: "Two policies fit an upstream equally well; the first by file and line holds.",
+    POLICIES_GONE = 111: "Policy files that were in force are gone or no longer named by `policies`. What they ejected comes back, ramped.",
+    TOKEN_FILE = 112: "The file of admin.token_file is missing, empty or unreadable. Until that changes the admin API lets nobody in.",
 }
 
 impl Code {

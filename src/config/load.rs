@@ -93,10 +93,11 @@ pub fn load(request: LoadRequest<'_>) -> Loaded {
         return without_file(env, &overrides);
     };
     let shown = shown(&path);
-    let (root, problems) = match read(&path) {
+    let (root, mut problems) = match read(&path) {
         Ok(bytes) => document::parse(&bytes, &shown),
         Err(error) => unreadable(&shown, &error),
     };
+    refuse_empty(&root, &mut problems);
     let base = path.parent().unwrap_or_else(|| Path::new("")).to_owned();
     let mut loaded = finish(root, problems, env, &overrides, &base, previous.as_deref());
     loaded.files_read.insert(0, path.clone());
@@ -105,13 +106,16 @@ pub fn load(request: LoadRequest<'_>) -> Loaded {
 }
 
 /// The main file from a text, shown as `name`; policy files are looked for relative to `folder`,
-/// not at all when it is `None`.
+/// not at all when it is `None`; then an empty text stands for the defaults.
 pub fn parse_str(text: &str, name: &str, env: &dyn Environment, folder: Option<&Path>) -> Loaded {
     let mut overrides = Overrides::default();
     overrides.add_environment(env);
-    let (root, problems) = document::parse(text.as_bytes(), name);
+    let (root, mut problems) = document::parse(text.as_bytes(), name);
     match folder {
-        Some(folder) => finish(root, problems, env, &overrides, folder, None),
+        Some(folder) => {
+            refuse_empty(&root, &mut problems);
+            finish(root, problems, env, &overrides, folder, None)
+        }
         None => {
             let (main, problems, ignored) =
                 read_main(root, problems, env, &overrides, Path::new(""));
@@ -158,8 +162,12 @@ impl Config {
 
 fn without_file(env: &dyn Environment, overrides: &Overrides) -> Loaded {
     let (root, problems) = document::parse(b"", "no configuration file");
-    let (main, problems, ignored_variables) =
+    let place = root.place.clone();
+    let (main, mut problems, ignored_variables) =
         read_main(root, problems, env, overrides, Path::new(""));
+    if let Some(main) = &main {
+        check_token_file(&main.config, place, &mut problems);
+    }
     let config = main.filter(|_| !problems.has_errors());
     let config = config.map(|main| main.config.with_embedded_registry());
     Loaded {
@@ -179,6 +187,8 @@ fn finish(
     folder: &Path,
     previous: Option<&PolicySet>,
 ) -> Loaded {
+    let token_file = root.get("admin").and_then(|node| node.get("token_file"));
+    let token_place = token_file.unwrap_or(&root).place.clone();
     let (main, mut problems, ignored_variables) = read_main(root, problems, env, overrides, folder);
     let main_is_good = !problems.has_errors();
     let mut files_read = Vec::new();
@@ -186,6 +196,7 @@ fn finish(
         let found = policy_files::load(&main, folder, env, previous);
         problems.extend(found.problems);
         files_read = found.files_read;
+        check_token_file(&main.config, token_place, &mut problems);
         Config {
             policies: Arc::new(found.set),
             ..main.config
@@ -227,35 +238,91 @@ fn read_main(
     (Some(main), problems, ignored)
 }
 
-/// The bytes of a file, not many more than a configuration may have.
+/// A main file that says nothing is one that is being written, or was cut off: as a configuration it
+/// would take every service away.
+fn refuse_empty(root: &Node, problems: &mut Diagnostics) {
+    if root.value == Value::Null && !problems.has_errors() {
+        problems.push(Diagnostic {
+            code: Code::MISSING,
+            place: root.place.clone(),
+            message: "the file is empty".to_owned(),
+            help: "write at least `version: 1`".to_owned(),
+        });
+    }
+}
+
+/// Only a warning: the file may come later, and is read at each request.
+fn check_token_file(config: &Config, place: Place, problems: &mut Diagnostics) {
+    let Some(path) = &config.admin.token_file else {
+        return;
+    };
+    let what = match read(path) {
+        Ok(bytes) if bytes.trim_ascii().is_empty() => "is empty".to_owned(),
+        Ok(_) => return,
+        Err(error) => format!("cannot be read: {error}"),
+    };
+    problems.push(Diagnostic {
+        code: Code::TOKEN_FILE,
+        place,
+        message: format!("`admin.token_file`: {} {what}", shown(path)),
+        help: "the admin API lets nobody in until it holds a token".to_owned(),
+    });
+}
+
+/// The bytes of a regular file that is not larger than a configuration may be.
 pub(crate) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
-    use std::io::Read as _;
-    let file = std::fs::File::open(path)?;
-    if file.metadata()?.is_dir() {
-        return Err(std::io::Error::from(std::io::ErrorKind::IsADirectory));
+    use std::io::{Error, ErrorKind, Read as _};
+    // Before it is opened: a pipe would wait for a writer for ever.
+    let found = std::fs::metadata(path).map_err(|error| match std::fs::read_link(path) {
+        Ok(target) if error.kind() == ErrorKind::NotFound => {
+            let text = format!("the symbolic link to {} leads nowhere", target.display());
+            Error::new(ErrorKind::NotFound, text)
+        }
+        Ok(_) | Err(_) => error,
+    })?;
+    if found.is_dir() {
+        return Err(Error::from(ErrorKind::IsADirectory));
+    }
+    if !found.is_file() {
+        return Err(Error::other("it is not a regular file"));
+    }
+    let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
+    if found.len() > most {
+        let text = format!("the file has {} bytes", found.len());
+        return Err(Error::new(ErrorKind::FileTooLarge, text));
     }
     let mut bytes = Vec::new();
-    let most = u64::try_from(MAX_BYTES)
-        .unwrap_or(u64::MAX)
-        .saturating_add(1);
-    file.take(most).read_to_end(&mut bytes)?;
+    let file = std::fs::File::open(path)?;
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-pub(super) fn unreadable(shown: &str, error: &std::io::Error) -> (Node, Diagnostics) {
+/// Why [`read`] gave nothing.
+pub(crate) fn read_problem(shown: &str, error: &std::io::Error) -> Diagnostic {
     let source = Arc::new(Source {
         name: shown.to_owned(),
         text: String::new(),
         is_file: true,
     });
-    let place = Place::whole(&source);
+    let (code, message, help) = if error.kind() == std::io::ErrorKind::FileTooLarge {
+        (Code::TOO_LARGE, error.to_string(), "at most 1 MiB")
+    } else {
+        let message = format!("cannot read the file: {error}");
+        (Code::UNREADABLE, message, "")
+    };
+    Diagnostic {
+        code,
+        place: Place::whole(&source),
+        message,
+        help: help.to_owned(),
+    }
+}
+
+pub(super) fn unreadable(shown: &str, error: &std::io::Error) -> (Node, Diagnostics) {
+    let problem = read_problem(shown, error);
+    let place = problem.place.clone();
     let mut problems = Diagnostics::default();
-    problems.push(Diagnostic {
-        code: Code::UNREADABLE,
-        place: place.clone(),
-        message: format!("cannot read the file: {error}"),
-        help: String::new(),
-    });
+    problems.push(problem);
     (
         Node {
             value: Value::Null,

@@ -3,7 +3,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::diagnostic::{Code, Diagnostic, Diagnostics};
+use super::diagnostic::{Code, Diagnostic, Diagnostics, Place};
 use super::document;
 use super::environment::{Environment, Overrides};
 use super::load::{read, shown, unreadable};
@@ -43,6 +43,9 @@ pub(super) fn load(
     }
     files.sort();
     files.dedup();
+    if let (Some(previous), Some((_, place))) = (previous, main.policies.first()) {
+        problems.extend(gone(previous, &files, folder, place));
+    }
     let Found {
         set,
         problems: more,
@@ -54,6 +57,41 @@ pub(super) fn load(
         problems,
         files_read,
     }
+}
+
+/// A warning that names the files of `previous` which are not among `files`.
+fn gone(previous: &PolicySet, files: &[PathBuf], folder: &Path, place: &Place) -> Diagnostics {
+    const SHOWN: usize = 10;
+    let in_force = previous.entries.iter().map(|entry| &entry.file);
+    let mut gone: Vec<&PathBuf> = in_force
+        .chain(&previous.active_files)
+        .filter(|file| files.binary_search(file).is_err())
+        .collect();
+    gone.sort();
+    gone.dedup();
+    let mut problems = Diagnostics::default();
+    if gone.is_empty() {
+        return problems;
+    }
+    let names: Vec<String> = gone
+        .iter()
+        .take(SHOWN)
+        .map(|file| format!("`{}`", shown(file.strip_prefix(folder).unwrap_or(file))))
+        .collect();
+    let more = match gone.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    problems.push(Diagnostic {
+        code: Code::POLICIES_GONE,
+        place: place.clone(),
+        message: format!(
+            "policy files in force until now are gone: {}{more}",
+            names.join(", ")
+        ),
+        help: "what their policies ejected comes back, ramped".to_owned(),
+    });
+    problems
 }
 
 /// Loads `files` in this order; `origin` of their policies is relative to `folder`.
@@ -138,7 +176,7 @@ fn parse_file(
     path: &Path,
     folder: &Path,
     env: &dyn Environment,
-) -> (Vec<(PolicyEntry, super::diagnostic::Place)>, Diagnostics) {
+) -> (Vec<(PolicyEntry, Place)>, Diagnostics) {
     let name = shown(path);
     let (mut root, mut problems) = match read(path) {
         Ok(bytes) => document::parse(&bytes, &name),
@@ -223,7 +261,8 @@ fn expand(folder: &Path, glob: &Path) -> Vec<PathBuf> {
         }
         paths = next;
     }
-    paths.retain(|path| path.is_file());
+    // A link that leads nowhere, or a pipe, is a file that cannot be read, and is told as such.
+    paths.retain(|path| path.symlink_metadata().is_ok() && !path.is_dir());
     paths.sort();
     paths
 }

@@ -132,10 +132,14 @@ impl Watched {
 
     async fn content(&self) -> Result<String, String> {
         let path = self.path.display();
-        let size = tokio::fs::metadata(&self.path)
+        let found = tokio::fs::metadata(&self.path)
             .await
-            .map_err(|e| format!("{path}: {e}"))?
-            .len();
+            .map_err(|e| format!("{path}: {e}"))?;
+        if !found.is_file() {
+            // A pipe would be read for ever, a device too.
+            return Err(format!("{path}: not a regular file"));
+        }
+        let size = found.len();
         if size > MAX_BYTES {
             return Err(format!("{path}: {size} bytes are more than {MAX_BYTES}"));
         }

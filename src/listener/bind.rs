@@ -36,14 +36,14 @@ pub enum BindError {
         key: &'static str,
     },
     /// Any other reason.
-    #[error("cannot listen on {address} (`{key}`): {source}")]
+    #[error("cannot listen on {address} (`{key}`): {reason}")]
     Other {
         /// Which.
         address: String,
         /// The configuration key.
         key: &'static str,
-        /// Why.
-        source: io::Error,
+        /// Why. Not named `source`: the text says it already, and a chain of errors would say it twice.
+        reason: io::Error,
     },
 }
 
@@ -68,10 +68,10 @@ pub fn bind(listen: &Listen, sockets: usize, key: &'static str) -> Result<Bound,
         Listen::Tcp(address) => bound.tcp.push(tcp(*address, sockets, key)?),
         Listen::Localhost(port) => localhost(*port, sockets, key, &mut bound)?,
         Listen::Unix(path) => {
-            let other = |source| BindError::Other {
+            let other = |reason| BindError::Other {
                 address: format!("unix:{}", path.display()),
                 key,
-                source,
+                reason,
             };
             remove_stale_socket(path).map_err(other)?;
             let listener = std::os::unix::net::UnixListener::bind(path).map_err(other)?;
@@ -115,8 +115,8 @@ fn localhost(
 }
 
 fn tcp(address: SocketAddr, sockets: usize, key: &'static str) -> Result<BoundAddress, BindError> {
-    let fail = |source: io::Error| {
-        if source.kind() == io::ErrorKind::AddrInUse {
+    let fail = |reason: io::Error| {
+        if reason.kind() == io::ErrorKind::AddrInUse {
             let owner = owner_of(address).unwrap_or_default();
             return BindError::InUse {
                 address: address.to_string(),
@@ -127,7 +127,7 @@ fn tcp(address: SocketAddr, sockets: usize, key: &'static str) -> Result<BoundAd
         BindError::Other {
             address: address.to_string(),
             key,
-            source,
+            reason,
         }
     };
     // Alone first, so that a taken port is noticed; SO_REUSEADDR only passes over TIME_WAIT. A port
@@ -258,5 +258,20 @@ mod tests {
             "{text}"
         );
         assert!(text.contains(&std::process::id().to_string()), "{text}");
+    }
+
+    #[test]
+    fn a_reason_is_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = folder.path().join("file");
+        std::fs::write(&taken, "").unwrap();
+        for (path, reason) in [
+            (taken, "a file of that name exists"),
+            (folder.path().join("none/socket"), "No such file"),
+        ] {
+            let error = bind(&Listen::Unix(path), 1, "listen").unwrap_err();
+            let text = format!("{:#}", anyhow::Error::from(error));
+            assert_eq!(text.matches(reason).count(), 1, "{text}");
+        }
     }
 }

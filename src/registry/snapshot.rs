@@ -87,6 +87,11 @@ impl Store {
         None
     }
 
+    /// The file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Writes a snapshot, durably.
     pub(super) fn save(&self, saved: &Saved) -> std::io::Result<()> {
         if let Some(folder) = self.path.parent() {

@@ -101,3 +101,18 @@ async fn a_bad_snapshot_is_set_aside() {
         assert!(!folder.path().join("registry.json").exists());
     }
 }
+
+#[tokio::test]
+async fn a_snapshot_that_cannot_be_written_is_told_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::write(&data, "no folder").unwrap();
+    let registry = EmbeddedRegistry::new(&config(Some(data.clone())), Clock::new());
+    registry.save().await;
+    assert!(registry.0.unsaved.load(Ordering::Relaxed));
+    registry.save().await;
+    assert!(registry.0.unsaved.load(Ordering::Relaxed));
+    std::fs::remove_file(&data).unwrap();
+    registry.save().await;
+    assert!(!registry.0.unsaved.load(Ordering::Relaxed) && data.join("registry.json").exists());
+}

@@ -123,6 +123,18 @@ async fn a_file_is_followed_through_edits_renames_and_mistakes() {
         .unwrap();
     assert_eq!(addresses(&view.borrow()).unwrap().len(), 2);
 
+    // A pipe in its place is not waited for.
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    view.wait_for(|v| {
+        v.error
+            .as_ref()
+            .is_some_and(|e| e.contains("not a regular"))
+    })
+    .await
+    .unwrap();
+    assert_eq!(addresses(&view.borrow()).unwrap().len(), 2);
+
     let fresh = folder.path().join("fresh");
     std::fs::write(&fresh, "b 10.0.0.3:80\n").unwrap();
     std::fs::rename(&fresh, &path).unwrap();

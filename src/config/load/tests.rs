@@ -157,10 +157,13 @@ fn the_main_file_is_looked_up_in_order() {
     };
     write(
         folder.path(),
-        &[("config/outrigger.yaml", ""), ("other.yaml", "")],
+        &[
+            ("config/outrigger.yaml", "version: 1"),
+            ("other.yaml", "version: 1"),
+        ],
     );
     assert_eq!(find(&none), (Some("config/outrigger.yaml".into()), true));
-    write(folder.path(), &[("outrigger.yaml", "")]);
+    write(folder.path(), &[("outrigger.yaml", "version: 1")]);
     assert_eq!(find(&none), (Some("outrigger.yaml".into()), true));
     assert_eq!(
         find(&env(&[("OUTRIGGER_CONFIG", "other.yaml")])),
@@ -206,7 +209,7 @@ fn at_a_reload_the_last_good_version_of_a_policy_file_stays() {
     write(
         folder.path(),
         &[
-            ("outrigger.yaml", ""),
+            ("outrigger.yaml", "version: 1"),
             ("policies/a.yaml", "policies: [{name: a}]\n"),
             (
                 "policies/b.yaml",
@@ -259,4 +262,119 @@ fn large_files_load_soon() {
     let main = format!("policies: p.yaml\nservices:\n{services}{unknown}");
     let loaded = parse_str(&main, "m.yaml", &env(&[]), Some(folder.path()));
     assert!(loaded.diagnostics.len() >= 6_000);
+}
+
+#[test]
+fn an_empty_main_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let env = env(&[]);
+    for text in ["", "# all of it\n", "---\n", "~\n"] {
+        write(folder.path(), &[("m.yaml", text)]);
+        let loaded = load(LoadRequest::new(Some(folder.path().join("m.yaml")), &env));
+        assert!(loaded.config.is_none(), "{text:?}");
+        let shown = loaded.diagnostics.to_string();
+        assert!(shown.contains("E-CFG-015"), "{shown}");
+    }
+}
+
+fn pipe(path: &Path) {
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+}
+
+#[test]
+fn only_regular_files_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let env = env(&[]);
+    let main = folder.path().join("m.yaml");
+    pipe(&main);
+    let loaded = load(LoadRequest::new(Some(main.clone()), &env));
+    let shown = loaded.diagnostics.to_string();
+    assert!(
+        loaded.config.is_none() && shown.contains("not a regular file"),
+        "{shown}"
+    );
+    std::fs::remove_file(&main).unwrap();
+
+    write(
+        folder.path(),
+        &[("m.yaml", BENCH), ("policies/a.yaml", BENCH_POLICY)],
+    );
+    pipe(&folder.path().join("policies/pipe.yaml"));
+    std::os::unix::fs::symlink("nowhere", folder.path().join("policies/z.yaml")).unwrap();
+    let loaded = load(LoadRequest::new(Some(main.clone()), &env));
+    let policies = loaded.config.unwrap().policies;
+    assert_eq!((policies.entries.len(), policies.rejected.len()), (1, 2));
+    let reasons = format!("{:?}", policies.rejected);
+    assert!(
+        reasons.contains("not a regular file") && reasons.contains("link to nowhere leads nowhere"),
+        "{reasons}"
+    );
+
+    std::fs::write(&main, vec![b'#'; 3_000_000]).unwrap();
+    let shown = load(LoadRequest::new(Some(main), &env))
+        .diagnostics
+        .to_string();
+    assert!(
+        shown.contains("E-CFG-003") && shown.contains("3000000 bytes"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn policy_files_that_are_gone_at_a_reload_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let env = env(&[]);
+    write(
+        folder.path(),
+        &[
+            ("m.yaml", "version: 1"),
+            ("policies/a.yaml", "policies: [{name: a}]\n"),
+            (
+                "policies/b.yaml",
+                "policies: [{name: b, apply_to: {upstreams: b}}]\n",
+            ),
+        ],
+    );
+    let path = Some(folder.path().join("m.yaml"));
+    let request = |previous| LoadRequest {
+        previous,
+        ..LoadRequest::new(path.clone(), &env)
+    };
+    let first = load(request(None)).config.unwrap().policies;
+    let again = load(request(Some(Arc::clone(&first))));
+    assert!(again.diagnostics.is_empty(), "{}", again.diagnostics);
+    std::fs::remove_file(folder.path().join("policies/b.yaml")).unwrap();
+    let loaded = load(request(Some(first)));
+    let warnings: Vec<String> = loaded
+        .diagnostics
+        .warnings()
+        .map(Diagnostic::line)
+        .collect();
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("`policies/b.yaml`"),
+        "{warnings:?}"
+    );
+    assert_eq!(loaded.config.unwrap().policies.entries.len(), 1);
+}
+
+#[test]
+fn a_token_file_that_lets_nobody_in_is_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let env = env(&[]);
+    write(folder.path(), &[("m.yaml", "admin:\n  token_file: t\n")]);
+    let warnings = || {
+        let loaded = load(LoadRequest::new(Some(folder.path().join("m.yaml")), &env));
+        assert!(loaded.config.is_some());
+        loaded.diagnostics.to_string()
+    };
+    let missing = warnings();
+    assert!(
+        missing.contains("E-CFG-112") && missing.contains("m.yaml:2:15"),
+        "{missing}"
+    );
+    write(folder.path(), &[("t", " \n")]);
+    assert!(warnings().contains("is empty"));
+    write(folder.path(), &[("t", "secret\n")]);
+    assert_eq!(warnings(), "");
 }

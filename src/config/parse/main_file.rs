@@ -10,7 +10,7 @@ use super::app::{admin, app};
 use super::limits::limits;
 use super::reader::{Context, Field, Map};
 use super::registry::registry;
-use super::service::{defaults, service};
+use super::service::{belongs, defaults, service};
 use super::telemetry::{log, telemetry};
 use super::value::{Span, integer};
 use crate::config::cross;
@@ -85,7 +85,7 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
             .collect(),
         None => vec![(DEFAULT_POLICIES.to_owned(), root.place.clone())],
     };
-    map.finish();
+    map.finish_with(belongs);
     MainFile {
         config,
         policies,

@@ -200,8 +200,18 @@ impl<'a> Map<'a> {
         })
     }
 
+    /// The keys that were asked for, and those that are for later.
+    pub(crate) fn keys(self) -> (Vec<&'static str>, Vec<&'static str>) {
+        (self.known.into_inner(), self.later.into_inner())
+    }
+
     /// Reports every key that nobody asked for.
     pub(crate) fn finish(self) {
+        self.finish_with(|_| None);
+    }
+
+    /// As `finish`; `elsewhere` tells where a key belongs that stands in the wrong place.
+    pub(crate) fn finish_with(self, elsewhere: impl Fn(&str) -> Option<String>) {
         let known = self.known.into_inner();
         let later = self.later.into_inner();
         for entry in self.entries {
@@ -210,12 +220,14 @@ impl<'a> Map<'a> {
                 continue;
             }
             let help = match (
+                elsewhere(key),
                 suggest::foreign(key),
                 suggest::nearest(key, known.iter().copied()),
             ) {
-                (Some(hint), _) => hint.to_owned(),
-                (None, Some(near)) => format!("did you mean `{near}`?"),
-                (None, None) => format!("known here: {}", list(&known)),
+                (Some(place), _, _) => place,
+                (None, Some(hint), _) => hint.to_owned(),
+                (None, None, Some(near)) => format!("did you mean `{near}`?"),
+                (None, None, None) => format!("known here: {}", list(&known)),
             };
             let message = if self.path.is_empty() {
                 format!("unknown field `{key}`")

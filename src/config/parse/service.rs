@@ -1,14 +1,17 @@
 //! `defaults` and `services.NAME`. A service is read on top of the defaults: every key that is not
 //! written keeps their value, so maps merge deeply and a list replaces.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::endpoint::endpoints;
 use super::health::health_check;
-use super::reader::{Field, Map};
+use super::reader::{Context, Field, Map};
 use super::retry::{pool, retry, timeouts};
 use super::value::{Wrong, integer};
-use crate::config::diagnostic::Code;
+use crate::config::diagnostic::{Code, Place, Source};
+use crate::config::document::{Node, Value};
+use crate::config::environment::Overrides;
 use crate::config::suggest;
 use crate::config::types::{
     ForwardedHeaders, HostHeader, LoadBalancer, Pool, Protocol, Retry, Service, Timeouts, Via,
@@ -45,6 +48,35 @@ pub(crate) fn service(name: &str, field: &Field<'_>, defaults: &Service) -> Serv
     };
     map.finish();
     service
+}
+
+/// Where `key`, found at the top level, belongs, when it is one of `defaults` or of a service.
+pub(crate) fn belongs(key: &str) -> Option<String> {
+    if matches!(key, "hosts" | "endpoints" | "port" | "registry_name") {
+        return Some("it belongs under `services.NAME`".to_owned());
+    }
+    let source = Source {
+        name: String::new(),
+        text: String::new(),
+        is_file: false,
+    };
+    let nothing = Node {
+        value: Value::Null,
+        place: Place::whole(&Arc::new(source)),
+    };
+    let overrides = Overrides::default();
+    let context = Context::new(&overrides, Path::new(""));
+    let map = Map::root(&context, &nothing, false);
+    common(&map, &Service::builtin());
+    let (known, later) = map.keys();
+    if known.contains(&key) {
+        Some("it belongs under `defaults` or `services.NAME`".to_owned())
+    } else if later.contains(&key) {
+        let help = "it belongs under `defaults` or `services.NAME`, and is not supported yet";
+        Some(help.to_owned())
+    } else {
+        None
+    }
 }
 
 /// The keys that a service and the defaults have in common.
@@ -129,7 +161,7 @@ fn common(map: &Map<'_>, base: &Service) -> Service {
 
 /// The name of one registry; that it exists is checked when all are known.
 fn registry(field: &Field<'_>) -> Option<Arc<str>> {
-    if let crate::config::document::Value::Sequence(items) = &field.node.value
+    if let Value::Sequence(items) = &field.node.value
         && items.len() != 1
     {
         field.wrong(

@@ -129,6 +129,12 @@ fn units(text: &str) -> Result<Duration, Wrong> {
 
 /// As it would be written.
 pub(crate) fn show(duration: Duration) -> String {
+    const DAY: u64 = 24 * 3600;
+    let seconds = duration.as_secs();
+    if seconds >= DAY && seconds.is_multiple_of(3600) && duration.subsec_nanos() == 0 {
+        // Days cannot be written.
+        return format!("{}h", seconds / 3600);
+    }
     humantime::format_duration(duration)
         .to_string()
         .replace(' ', "")
