@@ -7,6 +7,7 @@ pub mod connection;
 pub mod detect;
 mod dress;
 mod facts;
+mod first_frame;
 pub mod head;
 pub mod http;
 mod lookup;

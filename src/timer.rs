@@ -3,7 +3,7 @@
 //! registration, no lock and no allocation for its time limits.
 
 use std::cell::RefCell;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use tokio::time::Sleep;
@@ -72,6 +72,23 @@ impl Timer {
             _ => Poll::Pending,
         }
     }
+}
+
+/// Runs a future until an instant; `None` when that came first.
+pub async fn within<F: Future>(
+    timer: &mut Timer,
+    until: Timestamp,
+    future: F,
+) -> Option<F::Output> {
+    let mut future = pin!(future);
+    timer.set(until);
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        timer.poll(cx).map(|()| None)
+    })
+    .await
 }
 
 impl Drop for Timer {

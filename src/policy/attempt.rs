@@ -2,7 +2,7 @@
 //! part within its limit. Reports its outcome unless a head came; then the body will.
 //! Next: `upstream/pool.rs`; the caller is `policy/stack.rs`.
 
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::config::types::{Limits, Service};
 use crate::error::{Reason, Refusal};
 use crate::metrics::cells::{IgnoredCause, Limit};
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
-use crate::timer::Timer;
+use crate::timer::{Timer, within};
 use crate::upstream::pool::{CheckoutError, InstancePool};
 use crate::upstream::request_body::{AttemptBody, BodyFault, RequestBody, Stall};
 use crate::upstream::request_head::RequestHead;
@@ -442,23 +442,6 @@ fn earliest(candidates: [(Timestamp, Over); 3]) -> (Timestamp, Over) {
         first,
         |best, next| if next.0 < best.0 { next } else { best },
     )
-}
-
-/// Runs a future until an instant; `None` when that came first.
-pub async fn within<F: Future>(
-    timer: &mut Timer,
-    until: Timestamp,
-    future: F,
-) -> Option<F::Output> {
-    let mut future = pin!(future);
-    timer.set(until);
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(output) = future.as_mut().poll(cx) {
-            return Poll::Ready(Some(output));
-        }
-        timer.poll(cx).map(|()| None)
-    })
-    .await
 }
 
 fn connect_timed_out(attempt: &Attempt<'_>, guard: AttemptGuard) -> Failure {

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::attempt;
 use super::retry::{self, Trigger};
 use super::stack::{Course, Exchange};
 use crate::clock::Timestamp;
@@ -14,6 +13,7 @@ use crate::endpoint::selectable::{Availability, Selectable, TrialOffer};
 use crate::error::Reason;
 use crate::outlier::LeaseId;
 use crate::outlier::policy::Policy;
+use crate::timer::within;
 use crate::upstream::TrialReport;
 
 /// Automatic attempt limit of a request trial.
@@ -63,7 +63,7 @@ impl Exchange {
                 }
             }
             let until = wait_until.min(self.time.deadline());
-            attempt::within(&mut self.timer, until, published).await;
+            within(&mut self.timer, until, published).await;
         }
     }
 

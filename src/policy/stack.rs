@@ -26,7 +26,7 @@ use crate::error::{Reason, Refusal};
 use crate::listener::request::RequestGuard;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::router::Route;
-use crate::timer::Timer;
+use crate::timer::{Timer, within};
 use crate::upstream::request_body::RequestBody;
 use crate::upstream::request_head::RequestHead;
 use crate::upstream::response_body::{self, Carrier};
@@ -345,7 +345,7 @@ impl Exchange {
             return;
         }
         let until = (self.now() + delay).min(self.time.deadline());
-        attempt::within(&mut self.timer, until, std::future::pending::<()>()).await;
+        within(&mut self.timer, until, std::future::pending::<()>()).await;
     }
 
     /// Waits for a place at one of the full instances. False when the time is over.
@@ -367,9 +367,7 @@ impl Exchange {
             return false;
         };
         let pool = self.worker.pools.of(&instance);
-        attempt::within(&mut self.timer, until, pool.freed())
-            .await
-            .is_some()
+        within(&mut self.timer, until, pool.freed()).await.is_some()
     }
 
     fn nothing_to_pick(&self, reason: Reason) -> Refusal {
