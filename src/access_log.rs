@@ -1,10 +1,11 @@
 //! The access log: one JSON object per logged request, field names after OpenTelemetry where it
 //! has one. What is needed is kept as cheap clones; a line is made only for what is logged.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::{HeaderValue, Method};
-use serde_json::{Map, Value};
+use serde::Serialize;
 
 use crate::clock;
 use crate::config::types::{AccessLog as Settings, AccessLogMode};
@@ -77,72 +78,88 @@ impl AccessLog {
 
     /// Writes the line.
     pub fn write(&self, settings: &Settings, request: &RequestNote, end: &EndNote<'_>) {
-        let mut line = Map::new();
-        let mut put = |key: &str, value: Value| {
-            line.insert(key.to_owned(), value);
+        let failed = (end.status >= 500).then(|| end.status.to_string());
+        let error = end.reason.map(Reason::as_str).or(failed.as_deref());
+        let path = request.path.as_deref().filter(|_| settings.log_paths);
+        let line = Line {
+            ts: humantime::format_rfc3339_millis(clock::wall_now()).to_string(),
+            log: "access",
+            method: request.method.as_str(),
+            status: end.status,
+            host: request.host.as_ref().map(text),
+            version: end.version,
+            path,
+            grpc_code: end.grpc_code,
+            error,
+            reason: end.reason.map(Reason::as_str),
+            upstream: end.upstream,
+            instance: end.instance,
+            protocol: end.protocol.as_str(),
+            attempts: end.attempts,
+            duration_ms: millis(end.duration),
+            upstream_ms: end.upstream_duration.map(millis),
+            trace_id: request.traceparent.as_ref().and_then(trace_id),
+            request_id: request.request_id.as_ref().map(text),
         };
-        put(
-            "ts",
-            humantime::format_rfc3339_millis(clock::wall_now())
-                .to_string()
-                .into(),
-        );
-        put("log", "access".into());
-        put("http.request.method", request.method.as_str().into());
-        put("http.response.status_code", end.status.into());
-        if let Some(host) = &request.host {
-            put("server.address", text(host));
-        }
-        put("network.protocol.version", end.version.into());
-        if settings.log_paths
-            && let Some(path) = &request.path
-        {
-            put("url.path", path.as_str().into());
-        }
-        if let Some(code) = end.grpc_code {
-            put("rpc.grpc.status_code", code.into());
-        }
-        if let Some(reason) = end.reason {
-            put("error.type", reason.as_str().into());
-            put("outrigger.reason", reason.as_str().into());
-        } else if end.status >= 500 {
-            put("error.type", end.status.to_string().into());
-        }
-        if let Some(upstream) = end.upstream {
-            put("outrigger.upstream", upstream.into());
-        }
-        if let Some(instance) = end.instance {
-            put("outrigger.instance", instance.into());
-        }
-        put("outrigger.protocol", end.protocol.as_str().into());
-        put("outrigger.attempts", end.attempts.into());
-        put("outrigger.duration_ms", millis(end.duration));
-        if let Some(duration) = end.upstream_duration {
-            put("outrigger.upstream_ms", millis(duration));
-        }
-        if let Some(trace) = request.traceparent.as_ref().and_then(trace_id) {
-            put("trace_id", trace.into());
-        }
-        if let Some(id) = &request.request_id {
-            put("request_id", text(id));
-        }
-        if let Ok(mut bytes) = serde_json::to_vec(&Value::Object(line)) {
+        if let Ok(mut bytes) = serde_json::to_vec(&line) {
             bytes.push(b'\n');
             self.lines.write(&settings.sink, bytes);
         }
     }
 }
 
-/// Bytes that are no UTF-8 are replaced: a line is always valid JSON.
-fn text(value: &HeaderValue) -> Value {
-    String::from_utf8_lossy(value.as_bytes())
-        .into_owned()
-        .into()
+/// A line, in the order of its fields.
+#[derive(Serialize)]
+struct Line<'a> {
+    ts: String,
+    log: &'static str,
+    #[serde(rename = "http.request.method")]
+    method: &'a str,
+    #[serde(rename = "http.response.status_code")]
+    status: u16,
+    #[serde(rename = "server.address", skip_serializing_if = "Option::is_none")]
+    host: Option<Cow<'a, str>>,
+    #[serde(rename = "network.protocol.version")]
+    version: &'static str,
+    #[serde(rename = "url.path", skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+    #[serde(
+        rename = "rpc.grpc.status_code",
+        skip_serializing_if = "Option::is_none"
+    )]
+    grpc_code: Option<u16>,
+    #[serde(rename = "error.type", skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    #[serde(rename = "outrigger.reason", skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(rename = "outrigger.upstream", skip_serializing_if = "Option::is_none")]
+    upstream: Option<&'a str>,
+    #[serde(rename = "outrigger.instance", skip_serializing_if = "Option::is_none")]
+    instance: Option<&'a str>,
+    #[serde(rename = "outrigger.protocol")]
+    protocol: &'static str,
+    #[serde(rename = "outrigger.attempts")]
+    attempts: u32,
+    #[serde(rename = "outrigger.duration_ms")]
+    duration_ms: f64,
+    #[serde(
+        rename = "outrigger.upstream_ms",
+        skip_serializing_if = "Option::is_none"
+    )]
+    upstream_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<Cow<'a, str>>,
 }
 
-fn millis(duration: Duration) -> Value {
-    let micros = u32::try_from(duration.as_micros()).unwrap_or(u32::MAX);
-    (f64::from(micros) / 1_000.0).into()
+/// Bytes that are no UTF-8 are replaced: a line is always valid JSON.
+fn text(value: &HeaderValue) -> Cow<'_, str> {
+    String::from_utf8_lossy(value.as_bytes())
+}
+
+fn millis(duration: Duration) -> f64 {
+    f64::from(u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)) / 1_000.0
 }
 
 /// The trace id inside a W3C `traceparent`.

@@ -2,6 +2,7 @@
 //! the policy stack, write the answer's head. Answers back through `listener/reply.rs`.
 //! Next: `listener/head.rs`, `router.rs`, `policy/stack.rs`.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -410,7 +411,7 @@ fn dispatch(
             grpc: asked.grpc,
             method: parts.method,
             target,
-            headers: parts.headers,
+            headers: RefCell::new(parts.headers),
             body,
             time,
             upgrade,

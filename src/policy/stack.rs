@@ -3,6 +3,7 @@
 //! the attempt's time, and the outcome. Change it by an ADR.
 //! Next: `balancer.rs` (pick), `policy/attempt.rs` (one try), `upstream/response_body.rs`.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +47,7 @@ pub struct Exchange {
     /// Its target, prefix stripped.
     pub target: PathAndQuery,
     /// Cleaned, with what we add and the Host towards the instances.
-    pub headers: HeaderMap,
+    pub headers: RefCell<HeaderMap>,
     /// Its body, if it has one.
     pub body: Option<Rc<RequestBody>>,
     /// It is gRPC.

@@ -1,6 +1,8 @@
 //! Writes a request's head in the form an instance's protocol wants: origin form and Host for
 //! HTTP/1.1, scheme and authority for HTTP/2.
 
+use std::cell::RefCell;
+
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::uri::{PathAndQuery, Scheme, Uri};
 use http::{Method, Request, Version};
@@ -33,7 +35,7 @@ pub struct RequestHead<'a> {
     /// Path and query.
     pub target: &'a PathAndQuery,
     /// Cleaned, with Host.
-    pub headers: &'a HeaderMap,
+    pub headers: &'a RefCell<HeaderMap>,
     /// Host is each instance's own address.
     pub own_host: bool,
     /// The instance speaks HTTP/2.
@@ -55,7 +57,10 @@ impl RequestHead<'_> {
         let known = body.size_hint().exact();
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
-        *request.headers_mut() = self.headers.clone();
+        // The first map goes, its copy stays: only the first has room to grow, which hyper uses again
+        // for the response's fields.
+        let copy = self.headers.borrow().clone();
+        *request.headers_mut() = self.headers.replace(copy);
         let headers = request.headers_mut();
         if let Some(client) = self.client {
             let left = limits::format_grpc_timeout(client.since(now));
