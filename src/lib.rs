@@ -30,6 +30,7 @@ pub mod timer;
 pub mod upstream;
 pub mod version;
 pub mod worker;
+mod write_through;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

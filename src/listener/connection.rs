@@ -29,6 +29,7 @@ use crate::config::types::{HalfClose, Limits};
 use crate::metrics::cells::Limit;
 use crate::upstream::pool::LocalExecutor;
 use crate::worker::Worker;
+use crate::write_through::write_through;
 
 /// Flow control windows towards the app: the most that is buffered for it. h2 takes half of the
 /// connection's window as its budget for small frames that nobody has read; a full stream of
@@ -371,32 +372,4 @@ impl<S: AsyncRead + Unpin> AsyncRead for Noticed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Noticed<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
+write_through!(Noticed);
