@@ -1,11 +1,14 @@
 //! The admin and the telemetry listener, both on a thread of their own beside the data plane: what
 //! they need they ask control for. `admin/server.rs` accepts and bounds connections,
-//! `admin/telemetry.rs` and `admin/api.rs` answer, `admin/guard.rs` keeps others out.
+//! `admin/guard.rs` keeps others out, `admin/routes.rs` finds the page, `admin/api.rs` and its
+//! neighbours, and `admin/telemetry.rs`, answer.
 
 mod answer;
 mod api;
+mod call;
 mod events;
 mod guard;
+mod routes;
 mod server;
 mod telemetry;
 pub mod views;
@@ -121,7 +124,7 @@ pub async fn serve_admin(doors: Doors, deps: Deps, shutdown: watch::Receiver<boo
     let bounds = Bounds { connections: 64 };
     serve(doors, bounds, shutdown, move |request, local| {
         let deps = deps.clone();
-        async move { api::answer(&deps, request, local).await }
+        api::answer(deps, request, local)
     })
     .await;
 }

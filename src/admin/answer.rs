@@ -1,20 +1,26 @@
 //! Answers of both listeners.
 
+use std::convert::Infallible;
+
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
 use serde::Serialize;
 
 use super::views::Problem;
 
-pub(super) type Answer = Response<Full<Bytes>>;
+/// An answer, whole or streamed.
+pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Why a request is not done; a word, a sentence and what to do.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) status: StatusCode,
     pub(super) problem: Problem,
+    /// The methods the page takes, where that is the matter.
+    allow: Option<String>,
 }
 
 impl Fault {
@@ -29,18 +35,32 @@ impl Fault {
             message: message.into(),
             hint: hint.into(),
         };
-        Self { status, problem }
+        Self {
+            status,
+            problem,
+            allow: None,
+        }
+    }
+
+    /// A query that cannot be answered.
+    pub(super) fn bad_query(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_query", message, hint)
+    }
+
+    /// With the methods that would do.
+    pub(super) fn allowing(mut self, methods: String) -> Self {
+        self.allow = Some(methods);
+        self
     }
 
     pub(super) fn answer(&self) -> Answer {
         let mut answer = json(self.status, &self.problem);
-        let extra = match self.status {
-            StatusCode::METHOD_NOT_ALLOWED => Some((ALLOW, "GET, HEAD")),
-            StatusCode::UNAUTHORIZED => Some((http::header::WWW_AUTHENTICATE, "Bearer")),
-            _ => None,
-        };
-        if let Some((name, value)) = extra {
-            set(&mut answer, name, value);
+        if self.status == StatusCode::UNAUTHORIZED {
+            set(&mut answer, http::header::WWW_AUTHENTICATE, "Bearer");
+        }
+        let allow = self.allow.as_deref().map(HeaderValue::from_str);
+        if let Some(Ok(allow)) = allow {
+            answer.headers_mut().insert(ALLOW, allow);
         }
         answer
     }
@@ -50,6 +70,11 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Answer {
     // Only maps with keys that are no strings cannot be written, and there are none here.
     let body = serde_json::to_vec(value).unwrap_or_default();
     answer(status, "application/json", body)
+}
+
+/// A value with status 200.
+pub(super) fn ok(value: &impl Serialize) -> Result<Answer, Fault> {
+    Ok(json(StatusCode::OK, value))
 }
 
 pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
@@ -69,7 +94,7 @@ pub(super) fn answer(
     content_type: &'static str,
     body: impl Into<Bytes>,
 ) -> Answer {
-    let mut answer = Response::new(Full::new(body.into()));
+    let mut answer = Response::new(Full::new(body.into()).boxed_unsync());
     *answer.status_mut() = status;
     set(&mut answer, CONTENT_TYPE, content_type);
     set(&mut answer, CACHE_CONTROL, "no-store");

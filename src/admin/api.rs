@@ -1,18 +1,66 @@
-//! The admin API: read only so far. Names in paths are percent-decoded.
+//! The admin API: who comes in is checked by `admin/guard.rs`, the page is found by
+//! `admin/routes.rs`; here are the pages that show what control knows.
 
+use bytes::Bytes;
 use http::{Request, StatusCode};
-use percent_encoding::percent_decode_str;
-use serde::Serialize;
+use hyper::body::Body;
 
-use super::answer::{Answer, Fault, html, json};
+use super::answer::{Answer, Fault, html, ok};
+use super::call::{Call, read_body};
+use super::routes::{self, Param, Route};
 use super::server::Local;
 use super::views::{Instances, Registries, UpstreamDetail, Upstreams, hosts};
-use super::{Deps, PATIENCE, events, guard, within};
+use super::{Deps, PATIENCE, guard, within};
 use crate::config::suggest::nearest;
 use crate::control::NoAnswer;
 use crate::status::{ProcessStatus, UpstreamStatus};
 
-const PAGE: &str = include_str!("page.html");
+pub(super) const ROUTES: &[Route] = &[
+    Route::get("/", "this list", |_| {
+        Box::pin(async { Ok(html(routes::page())) })
+    }),
+    Route::get(
+        "/api/v1/status",
+        "the process, its configuration, readiness",
+        |call| Box::pin(async move { ok(&process(&call.deps).await?) }),
+    ),
+    Route::get("/api/v1/upstreams", "all upstreams, briefly", |call| {
+        Box::pin(upstreams(call))
+    }),
+    Route::get(
+        "/api/v1/upstreams/{u}",
+        "one upstream with its instances",
+        |call| Box::pin(one_upstream(call)),
+    ),
+    Route::get(
+        "/api/v1/upstreams/{u}/instances",
+        "its instances, each with its why",
+        |call| Box::pin(instances(call)),
+    ),
+    Route::get(
+        "/api/v1/upstreams/{u}/instances/{i}",
+        "one instance, ip:port",
+        |call| Box::pin(one_instance(call)),
+    ),
+    Route::get(
+        "/api/v1/hosts/{service}",
+        "instances to be used, for apps that want discovery only",
+        |call| Box::pin(host_list(call)),
+    )
+    .query(&[Param::new("state", "any: those that are out too")]),
+    Route::get("/api/v1/registries", "where instances come from", |call| {
+        Box::pin(registries(call))
+    }),
+    Route::get(
+        "/api/v1/route",
+        "which rule and upstream a request would find",
+        |call| Box::pin(explain(call)),
+    )
+    .query(&[
+        Param::new("url", "as an app would write it"),
+        Param::new("header", "a line `name: value`; may be repeated"),
+    ]),
+];
 
 impl From<NoAnswer> for Fault {
     fn from(error: NoAnswer) -> Self {
@@ -25,85 +73,44 @@ impl From<NoAnswer> for Fault {
     }
 }
 
-pub(super) async fn answer<B>(deps: &Deps, request: Request<B>, local: Local) -> Answer {
-    let (head, _) = request.into_parts();
-    let token_file = deps.settings.borrow().token_file.clone();
-    if let Err(fault) = guard::check(&head, local, token_file.as_deref()) {
-        return fault.answer();
-    }
-    let query = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes());
-    let query: Vec<(String, String)> = query.into_owned().collect();
-    let answered = match segments(head.uri.path()) {
-        Ok(path) => {
-            let path: Vec<&str> = path.iter().map(String::as_str).collect();
-            route(deps, &path, &query).await
-        }
-        Err(fault) => Err(fault),
-    };
+pub(super) async fn answer<B>(deps: Deps, request: Request<B>, local: Local) -> Answer
+where
+    B: Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let answered = dispatch(deps, request, local).await;
     answered.unwrap_or_else(|fault| fault.answer())
 }
 
-fn segments(path: &str) -> Result<Vec<String>, Fault> {
-    let parts = path.split('/').filter(|part| !part.is_empty());
-    let decoded = parts.map(|part| percent_decode_str(part).decode_utf8());
-    let whole: Result<Vec<String>, _> = decoded.map(|p| p.map(Into::into)).collect();
-    whole.map_err(|_| {
-        let message = "the path is not UTF-8 after percent-decoding";
-        Fault::new(StatusCode::BAD_REQUEST, "bad_path", message, "")
-    })
-}
-
-async fn route(deps: &Deps, path: &[&str], query: &[(String, String)]) -> Result<Answer, Fault> {
-    let (api, rest) = match path {
-        [] => return Ok(html(PAGE)),
-        ["api", "v1", rest @ ..] => (true, rest),
-        _ => (false, path),
+async fn dispatch<B>(deps: Deps, request: Request<B>, local: Local) -> Result<Answer, Fault>
+where
+    B: Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (head, body) = request.into_parts();
+    let token_file = deps.settings.borrow().token_file.clone();
+    guard::check(&head, local, token_file.as_deref())?;
+    let (route, names) = routes::find(&head.method, head.uri.path())?;
+    let query = routes::query(route, head.uri.query().unwrap_or_default())?;
+    let body = match guard::is_write(&head.method) {
+        true => read_body(&head, body).await?,
+        false => Bytes::new(),
     };
-    match rest {
-        ["status"] if api => ok(&process(deps).await?),
-        ["upstreams"] if api => ok(&Upstreams {
-            upstreams: process(deps).await?.upstreams,
-        }),
-        ["upstreams", name] if api => ok(&UpstreamDetail::from(upstream(deps, name).await?)),
-        ["upstreams", name, "instances"] if api => {
-            let status = upstream(deps, name).await?;
-            ok(&Instances {
-                upstream: status.summary.name,
-                instances: status.instances,
-            })
-        }
-        ["upstreams", name, "instances", address] if api => {
-            instance(upstream(deps, name).await?, address)
-        }
-        ["hosts", name] if api => {
-            let all = query
-                .iter()
-                .any(|(key, value)| key == "state" && value == "any");
-            ok(&hosts(upstream(deps, name).await?, all))
-        }
-        ["events"] if api => ok(&events::find(&deps.journal, query)?),
-        ["registries"] if api => ok(&Registries {
-            registries: process(deps).await?.registries,
-        }),
-        ["route"] if api => explain(deps, query).await,
-        _ => Err(Fault::new(
-            StatusCode::NOT_FOUND,
-            "not_found",
-            format!("no such page: /{}", path.join("/")),
-            "GET / lists what there is",
-        )),
-    }
+    let call = Call {
+        deps,
+        names,
+        query,
+        headers: head.headers,
+        body,
+    };
+    (route.handler)(call).await
 }
 
-fn ok(value: &impl Serialize) -> Result<Answer, Fault> {
-    Ok(json(StatusCode::OK, value))
-}
-
-async fn process(deps: &Deps) -> Result<ProcessStatus, Fault> {
+pub(super) async fn process(deps: &Deps) -> Result<ProcessStatus, Fault> {
     Ok(within(PATIENCE, deps.control.process()).await?)
 }
 
-async fn upstream(deps: &Deps, name: &str) -> Result<UpstreamStatus, Fault> {
+pub(super) async fn upstream(deps: &Deps, name: &str) -> Result<UpstreamStatus, Fault> {
     if let Some(found) = within(PATIENCE, deps.control.upstream(name)).await? {
         return Ok(found);
     }
@@ -123,7 +130,28 @@ async fn upstream(deps: &Deps, name: &str) -> Result<UpstreamStatus, Fault> {
     ))
 }
 
-fn instance(status: UpstreamStatus, address: &str) -> Result<Answer, Fault> {
+async fn upstreams(call: Call) -> Result<Answer, Fault> {
+    let upstreams = process(&call.deps).await?.upstreams;
+    ok(&Upstreams { upstreams })
+}
+
+async fn one_upstream(call: Call) -> Result<Answer, Fault> {
+    ok(&UpstreamDetail::from(
+        upstream(&call.deps, call.name("u")).await?,
+    ))
+}
+
+async fn instances(call: Call) -> Result<Answer, Fault> {
+    let status = upstream(&call.deps, call.name("u")).await?;
+    ok(&Instances {
+        upstream: status.summary.name,
+        instances: status.instances,
+    })
+}
+
+async fn one_instance(call: Call) -> Result<Answer, Fault> {
+    let status = upstream(&call.deps, call.name("u")).await?;
+    let address = call.name("i");
     let known = status.instances.iter().map(|i| &*i.instance);
     let hint = nearest(address, known).map(|near| format!("did you mean `{near}`?"));
     let mut instances = status.instances.into_iter();
@@ -138,20 +166,39 @@ fn instance(status: UpstreamStatus, address: &str) -> Result<Answer, Fault> {
     }
 }
 
-async fn explain(deps: &Deps, query: &[(String, String)]) -> Result<Answer, Fault> {
-    let bad =
-        |message: &str, hint: &str| Fault::new(StatusCode::BAD_REQUEST, "bad_query", message, hint);
-    let Some((_, url)) = query.iter().find(|(key, _)| key == "url") else {
-        let hint = "/api/v1/route?url=http%3A%2F%2Forders%2Fv1&header=x-a%3A%20b";
-        return Err(bad("`url` is missing", hint));
+async fn host_list(call: Call) -> Result<Answer, Fault> {
+    let all = match call.value("state") {
+        None => false,
+        Some("any") => true,
+        Some(other) => {
+            let message = format!("`{other}` is no value of `state`");
+            return Err(Fault::bad_query(message, "write `any` or leave it out"));
+        }
     };
-    let lines = query.iter().filter(|(key, _)| key == "header");
-    let headers = lines.map(|(_, line)| {
+    ok(&hosts(
+        upstream(&call.deps, call.name("service")).await?,
+        all,
+    ))
+}
+
+async fn registries(call: Call) -> Result<Answer, Fault> {
+    let registries = process(&call.deps).await?.registries;
+    ok(&Registries { registries })
+}
+
+async fn explain(call: Call) -> Result<Answer, Fault> {
+    let Some(url) = call.value("url") else {
+        let hint = "/api/v1/route?url=http%3A%2F%2Forders%2Fv1&header=x-a%3A%20b";
+        return Err(Fault::bad_query("`url` is missing", hint));
+    };
+    let headers = call.values("header").map(|line| {
         let (name, value) = line.split_once(':')?;
         Some((name.trim().to_owned(), value.trim().to_owned()))
     });
     let Some(headers) = headers.collect::<Option<Vec<_>>>() else {
-        return Err(bad("a header has no colon", "write it `name: value`"));
+        let message = "a header has no colon";
+        return Err(Fault::bad_query(message, "write it `name: value`"));
     };
-    ok(&within(PATIENCE, deps.control.route(url.clone(), headers)).await?)
+    let route = call.deps.control.route(url.to_owned(), headers);
+    ok(&within(PATIENCE, route).await?)
 }

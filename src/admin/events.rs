@@ -1,10 +1,26 @@
 //! `GET /api/v1/events?after=&upstream=&type=&limit=`.
 
-use http::StatusCode;
-
-use super::answer::Fault;
+use super::answer::{Answer, Fault, ok};
+use super::call::Call;
+use super::routes::{Param, Route};
 use super::views::Events;
 use crate::journal::{Entry, Journal};
+
+pub(super) const ROUTES: &[Route] = &[Route::get(
+    "/api/v1/events",
+    "the journal: what was decided and why",
+    |call| Box::pin(list(call)),
+)
+.query(&[
+    Param::new("after", "events after this id, the oldest first"),
+    Param::new("upstream", "only of this upstream"),
+    Param::new("type", "only this event"),
+    Param::new("limit", "so many at most"),
+])];
+
+async fn list(call: Call) -> Result<Answer, Fault> {
+    ok(&find(&call.deps.journal, &call.query)?)
+}
 
 /// Events in one answer, where nothing is said; also the most.
 const MOST: usize = 1000;
@@ -44,6 +60,5 @@ pub(super) fn find(journal: &Journal, query: &[(String, String)]) -> Result<Even
 }
 
 fn bad(key: &str, hint: &str) -> Fault {
-    let message = format!("the value of `{key}` cannot be read");
-    Fault::new(StatusCode::BAD_REQUEST, "bad_query", message, hint)
+    Fault::bad_query(format!("the value of `{key}` cannot be read"), hint)
 }

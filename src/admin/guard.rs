@@ -1,11 +1,11 @@
 //! Who may use the admin API. A page on any site can make its visitor's browser send requests to a
-//! loopback port; a name that was pointed at this machine shows in `Host`, and a plain form or
-//! image cannot send a header of its own.
+//! loopback port; a name that was pointed at this machine shows in `Host`, a plain form or image
+//! cannot send a header of its own, and what a browser sends for another site says so.
 
 use std::net::IpAddr;
 use std::path::Path;
 
-use http::header::{AUTHORIZATION, HOST, HeaderMap};
+use http::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
 use http::request::Parts;
 use http::{Method, StatusCode};
 
@@ -23,9 +23,10 @@ pub(super) fn check(head: &Parts, local: Local, token_file: Option<&Path>) -> Re
     if let Some(path) = token_file {
         token(&head.headers, path)?;
     }
-    if head.method == Method::GET || head.method == Method::HEAD {
+    if !is_write(&head.method) {
         return Ok(());
     }
+    own_site(&head.headers)?;
     if head.headers.get(WRITE_HEADER).is_none_or(|v| v != "1") {
         return Err(Fault::new(
             StatusCode::FORBIDDEN,
@@ -34,11 +35,31 @@ pub(super) fn check(head: &Parts, local: Local, token_file: Option<&Path>) -> Re
             "it keeps web pages from writing through a visitor's browser",
         ));
     }
+    Ok(())
+}
+
+/// Whether a method asks for more than a look.
+pub(super) fn is_write(method: &Method) -> bool {
+    method != Method::GET && method != Method::HEAD
+}
+
+/// A browser's write may come from our own page only: another port of this machine is another site.
+fn own_site(headers: &HeaderMap) -> Result<(), Fault> {
+    let text = |name: &str| headers.get(name).map(|v| v.to_str().unwrap_or("?"));
+    let site = text("sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
+    let host = text(HOST.as_str());
+    let own = |origin: &str| {
+        let authority = origin.split_once("://").map(|(_, authority)| authority);
+        authority.is_some_and(|a| host.is_some_and(|host| host.eq_ignore_ascii_case(a)))
+    };
+    if site && text(ORIGIN.as_str()).is_none_or(own) {
+        return Ok(());
+    }
     Err(Fault::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "method_not_allowed",
-        "this version has no writes",
-        "use GET",
+        StatusCode::FORBIDDEN,
+        "cross_site",
+        "a web page of another site sent this",
+        "writes come from this listener's own page or from no page at all",
     ))
 }
 
@@ -149,6 +170,32 @@ mod tests {
             "",
         ] {
             assert!(!is_own(bad, local), "{bad}");
+        }
+    }
+
+    #[test]
+    fn writes_of_other_sites_are_refused() {
+        let passes = |lines: &[(&'static str, &str)]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, "localhost:15002".parse().unwrap());
+            for (name, value) in lines {
+                headers.insert(*name, value.parse().unwrap());
+            }
+            own_site(&headers).is_ok()
+        };
+        assert!(passes(&[]));
+        assert!(passes(&[
+            ("sec-fetch-site", "same-origin"),
+            ("origin", "http://LOCALHOST:15002")
+        ]));
+        for bad in [
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-site"),
+            ("origin", "http://localhost:3000"),
+            ("origin", "https://evil.example"),
+            ("origin", "null"),
+        ] {
+            assert!(!passes(&[bad]), "{bad:?}");
         }
     }
 

@@ -14,7 +14,8 @@ pub(super) async fn answer<B>(deps: &Deps, request: &Request<B>) -> Answer {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let message = "the telemetry listener is read only";
         let status = StatusCode::METHOD_NOT_ALLOWED;
-        return Fault::new(status, "method_not_allowed", message, "use GET").answer();
+        let fault = Fault::new(status, "method_not_allowed", message, "use GET");
+        return fault.allowing("GET, HEAD".to_owned()).answer();
     }
     let query = request.uri().query().unwrap_or_default();
     match request.uri().path() {

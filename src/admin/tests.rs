@@ -150,6 +150,9 @@ fn the_api_shows_upstreams_instances_and_why() {
     let (_, route) = admin.get("/api/v1/route?url=http://orders/v1&header=x-a:%20b");
     assert_eq!(route["upstream"], "orders");
     let page = send(admin.at, Request::get("/"));
+    let text = String::from_utf8(page.body().to_vec()).unwrap();
+    assert!(text.contains("<a href=\"/api/v1/status\">") && !text.contains("{rows}"));
+    assert!(text.contains("/api/v1/upstreams/{u}/instances"), "{text}");
     assert!(
         page.headers()["content-type"]
             .to_str()
@@ -175,6 +178,9 @@ fn errors_say_what_to_do() {
         ("/api/v1/route?url=/&header=x", 400),
         ("/api/v1/events?after=x", 400),
         ("/api/v1/events?limit=-1", 400),
+        ("/api/v1/events?typ=x", 400),
+        ("/api/v1/status?pretty", 400),
+        ("/api/v1/hosts/orders?state=all", 400),
         ("/api/v1/upstreams/%ff", 400),
         ("/status", 404),
     ] {
@@ -213,6 +219,11 @@ fn foreign_hosts_and_writes_are_refused() {
         (refused.status().as_u16(), &refused.headers()["allow"]),
         (405, &"GET, HEAD".parse().unwrap())
     );
+    let page = |b: http::request::Builder| b.header("origin", "http://localhost:3000");
+    let post = Request::post("/api/v1/status").header("x-outrigger-admin", "1");
+    assert_eq!(send(admin.at, page(post)).status(), 403);
+    // A look from there is harmless: the page cannot read the answer.
+    assert_eq!(send(admin.at, page(Request::get("/"))).status(), 200);
     assert_eq!(
         send(admin.telemetry, Request::post("/metrics")).status(),
         405

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HeaderValue};
-use http::{Request, Response, StatusCode};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response};
 use http_body_util::Full;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
@@ -181,9 +181,33 @@ impl AdminClient {
     /// # Errors
     /// [`Failure`]; also when the process says no.
     pub fn get(&self, path: &str) -> Result<Value, Failure> {
-        let answer = self.send(path)?;
+        self.understood(&self.send(path)?)
+    }
+
+    /// The answer to an order; `body` is the object that goes with it, if one does.
+    ///
+    /// # Errors
+    /// [`Failure`]; also when the process says no.
+    pub fn order(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("x-outrigger-admin", "1");
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let body = body.map(|body| Bytes::from(body.to_string()));
+        self.understood(&self.exchange(request, body.unwrap_or_default())?)
+    }
+
+    fn understood(&self, answer: &Response<Bytes>) -> Result<Value, Failure> {
         let parsed = serde_json::from_slice(answer.body());
-        if answer.status() == StatusCode::OK {
+        if answer.status().is_success() {
             return parsed.map_err(|error| self.foreign(&error));
         }
         match parsed.and_then(serde_json::from_value::<Problem>) {
@@ -202,12 +226,19 @@ impl AdminClient {
 
     /// Any answer.
     pub(super) fn send(&self, path: &str) -> Result<Response<Bytes>, Failure> {
-        let mut request = Request::get(path);
+        self.exchange(Request::get(path), Bytes::new())
+    }
+
+    fn exchange(
+        &self,
+        mut request: http::request::Builder,
+        body: Bytes,
+    ) -> Result<Response<Bytes>, Failure> {
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
         let request = request
-            .body(Full::default())
+            .body(Full::new(body))
             .map_err(|error| Failure::Usage(format!("no usable path: {error}")))?;
         let answer = self
             .runtime
