@@ -12,6 +12,7 @@ pub mod instances;
 pub mod output;
 pub mod registries;
 pub mod run;
+pub mod schema;
 pub mod status;
 pub mod upstreams;
 pub mod version;
@@ -38,6 +39,8 @@ pub enum LiveCommand {
     Registries(registries::RegistriesArgs),
     /// For a container's HEALTHCHECK: 0 ready, 5 not ready, 6 nobody answers.
     Healthcheck(healthcheck::HealthcheckArgs),
+    /// Print the JSON Schema of a kind of file.
+    Schema(schema::SchemaArgs),
     /// Version and commit.
     Version(version::VersionArgs),
 }
@@ -54,6 +57,7 @@ impl LiveCommand {
             Self::Events(args) => events::run(args, env, out, err),
             Self::Registries(args) => registries::run(args, env, out, err),
             Self::Healthcheck(args) => healthcheck::run(args, env, out, err),
+            Self::Schema(args) => schema::run(args, out, err),
             Self::Version(args) => version::run(args, env, out, err),
         }
     }

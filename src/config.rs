@@ -4,6 +4,7 @@
 
 pub mod codes;
 mod cross;
+mod describe;
 pub mod diagnostic;
 pub mod document;
 pub mod endpoints;
@@ -14,6 +15,8 @@ mod policy_files;
 pub mod policy_select;
 pub mod policy_set;
 pub mod restart;
+pub mod schema;
+pub mod settings;
 pub mod substitute;
 pub mod suggest;
 pub mod types;

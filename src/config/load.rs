@@ -11,6 +11,7 @@ use super::environment::{Environment, Overrides};
 use super::parse::main_file::{MainFile, main_file};
 use super::parse::reader::Context;
 use super::policy_files;
+use super::settings::Inputs;
 use super::substitute::substitute;
 use super::types::{Config, PolicySet, Registry};
 
@@ -226,7 +227,8 @@ fn read_main(
     }
     substitute(&mut root, env, &mut problems);
     let context = Context::new(overrides, folder);
-    let main = main_file(&context, &root, &env.host_name());
+    let host_name = env.host_name();
+    let mut main = main_file(&context, &root, &host_name);
     let (found, used) = context.finish();
     problems.extend(found);
     problems.sort();
@@ -235,6 +237,12 @@ fn read_main(
         .filter(|(path, _)| !used.contains(*path))
         .map(|(_, name)| name.to_owned())
         .collect();
+    main.config.inputs = Arc::new(Inputs {
+        root: Some(Arc::new(root)),
+        overrides: overrides.clone(),
+        folder: folder.to_owned(),
+        host_name,
+    });
     (Some(main), problems, ignored)
 }
 

@@ -187,7 +187,7 @@ fn parse_file(
     }
     substitute(&mut root, env, &mut problems);
     let overrides = Overrides::default();
-    let context = Context::new(&overrides, path.parent().unwrap_or_else(|| Path::new("")));
+    let context = Context::recording(&overrides, path.parent().unwrap_or_else(|| Path::new("")));
     let origin = shown(path.strip_prefix(folder).unwrap_or(path));
     let entries = policy_file(&context, &root, path, &origin);
     problems.extend(context.finish().0);

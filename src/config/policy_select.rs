@@ -185,6 +185,7 @@ mod tests {
             upstreams: globs(upstreams),
             namespaces: globs("*"),
             protocols: protocols.to_vec(),
+            settings: Arc::default(),
         }
     }
 

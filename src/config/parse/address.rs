@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::reader::{Field, Map};
+use super::record::{LISTEN, Shape};
 use super::value::Wrong;
 use crate::config::diagnostic::Code;
 use crate::config::types::Listen;
@@ -64,9 +65,13 @@ impl Map<'_> {
     pub(crate) fn listen_or(
         &self,
         key: &'static str,
-        word: &str,
+        word: &'static str,
         default: Option<Listen>,
     ) -> Option<Listen> {
+        self.declare(key, || {
+            let default = default.as_ref().map_or_else(|| word.to_owned(), show);
+            Shape::word(word).or(LISTEN).default(default)
+        });
         let Some(field) = self.field(key) else {
             return default;
         };

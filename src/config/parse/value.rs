@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::reader::{Field, Map, list};
+use super::record::Shape;
 use crate::config::diagnostic::Code;
 use crate::config::suggest;
 
@@ -16,11 +17,11 @@ pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
 const MS: Duration = Duration::from_millis(1);
 
 /// Which durations a key takes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Span {
-    least: Duration,
-    most: Duration,
-    zero: bool,
+    pub(crate) least: Duration,
+    pub(crate) most: Duration,
+    pub(crate) zero: bool,
 }
 
 impl Span {
@@ -34,6 +35,13 @@ impl Span {
     pub(crate) const ZERO_OR_MORE: Self = Self {
         least: MS,
         most: DAY,
+        zero: true,
+    };
+
+    /// Whatever can be written.
+    pub(crate) const ANY: Self = Self {
+        least: MS,
+        most: Duration::MAX,
         zero: true,
     };
 
@@ -194,10 +202,13 @@ pub(crate) fn size(text: &str, range: &RangeInclusive<u64>) -> Result<u64, Wrong
 }
 
 /// As it would be written.
-fn show_size(bytes: u64) -> String {
+pub(crate) fn show_size(bytes: u64) -> String {
+    if bytes == 0 {
+        return "0".to_owned();
+    }
     [(30, "GiB"), (20, "MiB"), (10, "KiB")]
         .into_iter()
-        .find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift)
+        .find(|(shift, _)| bytes.trailing_zeros() >= *shift)
         .map_or_else(
             || format!("{bytes}B"),
             |(shift, unit)| format!("{}{unit}", bytes >> shift),
@@ -294,18 +305,22 @@ impl Field<'_> {
 impl Map<'_> {
     /// A duration.
     pub(crate) fn duration(&self, key: &'static str, default: Duration, span: Span) -> Duration {
+        self.declare(key, || Shape::Duration(span).default(show(default)));
         let field = self.field(key);
         let value = field.and_then(|f| f.convert(Code::DURATION, |text| duration(text, span)));
         value.unwrap_or(default)
     }
 
     /// An integer that fits its type.
-    pub(crate) fn integer<T: TryFrom<u64>>(
+    pub(crate) fn integer<T: TryFrom<u64> + TryInto<u64> + Copy>(
         &self,
         key: &'static str,
         default: T,
         range: &RangeInclusive<u64>,
     ) -> T {
+        self.declare(key, || {
+            Shape::integer(range).default(default.try_into().unwrap_or(u64::MAX))
+        });
         let value = self
             .field(key)
             .and_then(|f| f.convert(Code::NUMBER, |text| integer(text, range)));
@@ -315,12 +330,16 @@ impl Map<'_> {
     }
 
     /// A size in bytes that fits its type.
-    pub(crate) fn size<T: TryFrom<u64>>(
+    pub(crate) fn size<T: TryFrom<u64> + TryInto<u64> + Copy>(
         &self,
         key: &'static str,
         default: T,
         range: &RangeInclusive<u64>,
     ) -> T {
+        self.declare(key, || {
+            let default = show_size(default.try_into().unwrap_or(u64::MAX));
+            Shape::Size(*range.start(), *range.end()).default(default)
+        });
         let value = self
             .field(key)
             .and_then(|f| f.convert(Code::SIZE, |text| size(text, range)));
@@ -331,6 +350,14 @@ impl Map<'_> {
 
     /// A percentage in hundredths.
     pub(crate) fn percent(&self, key: &'static str, default: u32, least: u32) -> u32 {
+        self.declare(key, || {
+            let whole = false;
+            let default = match default % 100 {
+                0 => (default / 100).into(),
+                _ => serde_json::Value::from(f64::from(default) / 100.0),
+            };
+            Shape::Percent { least, whole }.default(default)
+        });
         let field = self.field(key);
         let value = field.and_then(|f| f.convert(Code::PERCENT, |text| percent(text, least)));
         value.unwrap_or(default)
@@ -338,6 +365,10 @@ impl Map<'_> {
 
     /// A percentage without decimals.
     pub(crate) fn whole_percent(&self, key: &'static str, default: u32) -> u32 {
+        self.declare(key, || {
+            let (least, whole) = (1, true);
+            Shape::Percent { least, whole }.default(default)
+        });
         let Some(field) = self.field(key) else {
             return default;
         };
@@ -353,6 +384,7 @@ impl Map<'_> {
 
     /// A switch.
     pub(crate) fn boolean(&self, key: &'static str, default: bool) -> bool {
+        self.declare(key, || Shape::Boolean.default(default));
         let Some(field) = self.field(key) else {
             return default;
         };
@@ -374,17 +406,26 @@ impl Map<'_> {
     }
 
     /// A word of a closed list; those of `later` are not supported yet.
-    pub(crate) fn choice<T: Copy>(
+    pub(crate) fn choice<T: Copy + PartialEq>(
         &self,
         key: &'static str,
         default: T,
-        table: &[(&str, T)],
+        table: &[(&'static str, T)],
         later: &[&str],
     ) -> T {
+        self.declare(key, || {
+            let named = table.iter().find(|(_, value)| *value == default);
+            words(table).default(named.map(|(word, _)| *word))
+        });
         self.field(key)
             .and_then(|field| field.word(table, later))
             .unwrap_or(default)
     }
+}
+
+/// The words of a table.
+pub(crate) fn words<T>(table: &[(&'static str, T)]) -> Shape {
+    Shape::Words(table.iter().map(|(word, _)| *word).collect())
 }
 
 #[cfg(test)]
