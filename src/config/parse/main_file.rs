@@ -89,6 +89,7 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
     let policies_written = policies_field.is_some();
     let policies = policies_field.and_then(|field| field.one_or_more());
     let policies: Vec<(String, Place)> = match policies {
+        None if policies_written => Vec::new(),
         Some(items) => items
             .iter()
             .filter_map(|item| Some((item.text()?.to_owned(), item.node.place.clone())))
@@ -115,7 +116,11 @@ pub(crate) fn version(map: &Map<'_>) {
     let Some(text) = field.text() else { return };
     if text != "1" {
         let help = "this version of Outrigger reads `version: 1`";
-        field.report(Code::VERSION, format!("file format `{text}`"), help);
+        field.report(
+            Code::VERSION,
+            format!("file format `{text}` is not known here"),
+            help,
+        );
     }
 }
 

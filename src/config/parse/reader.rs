@@ -250,11 +250,11 @@ impl<'a> Map<'a> {
 
     /// Reports every key that nobody asked for.
     pub(crate) fn finish(self) {
-        self.finish_with(|_| None);
+        self.finish_with(|_, _| None);
     }
 
     /// As `finish`; `elsewhere` tells where a key belongs that stands in the wrong place.
-    pub(crate) fn finish_with(self, elsewhere: impl Fn(&str) -> Option<String>) {
+    pub(crate) fn finish_with(self, elsewhere: impl Fn(&str, &[&str]) -> Option<String>) {
         let known = self.known.into_inner();
         let later = self.later.into_inner();
         for entry in self.entries {
@@ -262,8 +262,15 @@ impl<'a> Map<'a> {
             if known.contains(&key) || later.contains(&key) {
                 continue;
             }
+            if key == "<<" {
+                let help = "write the keys out; what all services share goes under `defaults`";
+                let message = "merge keys (`<<`) have no meaning here";
+                self.context
+                    .report(Code::YAML_FEATURE, &entry.place, message, help);
+                continue;
+            }
             let help = match (
-                elsewhere(key),
+                elsewhere(key, &known),
                 suggest::foreign(key),
                 suggest::nearest(key, known.iter().copied()),
             ) {
@@ -390,14 +397,13 @@ impl<'a> Field<'a> {
             Value::Sequence(_) => "a list",
             Value::Mapping(_) => "a map",
         };
-        let name = if self.path.is_empty() {
-            "the file"
-        } else {
-            &self.path
+        let name = match self.path.as_str() {
+            "" => "the file".to_owned(),
+            path => format!("`{path}`"),
         };
         self.report(
             Code::WRONG_TYPE,
-            format!("`{name}` is {found}"),
+            format!("{name} is {found}"),
             format!("it takes {wanted}"),
         );
     }

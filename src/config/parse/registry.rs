@@ -64,7 +64,7 @@ pub(crate) fn registry(name: &str, field: &Field<'_>) -> Option<Registry> {
         Kind::File => {
             map.declare("path", || Shape::Path.required());
             let path = map.path("path");
-            if path.is_none() {
+            if map.field("path").is_none() {
                 missing(field, name, "path", "write `path: ./endpoints.yaml`, say");
             }
             path.map(|path| RegistryKind::File { path })

@@ -54,8 +54,8 @@ pub(crate) fn service(name: &str, field: &Field<'_>, defaults: &Service) -> Serv
     service
 }
 
-/// Where `key`, found at the top level, belongs, when it is one of `defaults` or of a service.
-pub(crate) fn belongs(key: &str) -> Option<String> {
+/// Where `key`, found at the top level with the keys `top`, belongs, when it is one of `defaults` or of a service.
+pub(crate) fn belongs(key: &str, top: &[&str]) -> Option<String> {
     if matches!(key, "hosts" | "endpoints" | "port" | "registry_name") {
         return Some("it belongs under `services.NAME`".to_owned());
     }
@@ -73,6 +73,17 @@ pub(crate) fn belongs(key: &str) -> Option<String> {
     let map = Map::root(&context, &nothing, false);
     common(&map, &Service::builtin());
     let (known, later) = map.keys();
+    let own = ["hosts", "endpoints", "port", "registry_name"];
+    let words = known.iter().chain(&later).chain(&own).copied();
+    if !known.contains(&key) && !later.contains(&key) {
+        // A slip of such a key, unless it is nearer to one of the top level.
+        let near = suggest::nearest(key, words.chain(top.iter().copied()))?;
+        if top.contains(&near) {
+            return None;
+        }
+        let help = format!("did you mean `{near}`? it belongs under `defaults` or `services.NAME`");
+        return Some(help);
+    }
     if known.contains(&key) {
         Some("it belongs under `defaults` or `services.NAME`".to_owned())
     } else if later.contains(&key) {

@@ -222,10 +222,13 @@ pub(crate) fn integer(text: &str, range: &RangeInclusive<u64>) -> Result<u64, Wr
     match text.parse::<u64>() {
         Ok(number) if plain && range.contains(&number) => Ok(number),
         Ok(_) => Err((format!("{text} is out of range"), allowed())),
-        Err(_) if text.parse::<f64>().is_ok() => {
-            Err((format!("{text} is out of range"), allowed()))
-        }
-        Err(_) => Err((format!("`{text}` is no number"), allowed())),
+        Err(_) => match text.parse::<f64>() {
+            Ok(number) if number.fract().abs() > 0.0 => {
+                Err((format!("{text} is no whole number"), allowed()))
+            }
+            Ok(_) => Err((format!("{text} is out of range"), allowed())),
+            Err(_) => Err((format!("`{text}` is no number"), allowed())),
+        },
     }
 }
 
@@ -292,6 +295,10 @@ impl Field<'_> {
             words => format!("one of {}", list(words)),
         };
         let near = suggest::nearest(text, words.iter().copied());
+        // What switches something off elsewhere has a word here that no YAML tool takes for a switch.
+        let off = is_off(text);
+        let word = ["disabled", "none"].into_iter().find(|w| words.contains(w));
+        let near = word.filter(|_| off).or(near);
         let help = near.map_or(all, |near| format!("did you mean `{near}`?"));
         self.wrong(
             Code::UNKNOWN_VALUE,
@@ -372,12 +379,13 @@ impl Map<'_> {
         let Some(field) = self.field(key) else {
             return default;
         };
-        let whole = |text: &str| match percent(text, 1)? {
-            bp if bp % 100 == 0 => Ok(bp / 100),
-            _ => Err((
-                format!("`{text}` has decimals"),
-                "a whole number from 1 to 100".to_owned(),
-            )),
+        let allowed = || "a whole number from 1 to 100".to_owned();
+        let whole = |text: &str| match percent(text, 1) {
+            Ok(bp) if bp % 100 == 0 => Ok(bp / 100),
+            Ok(_) => Err((format!("`{text}` has decimals"), allowed())),
+            // What a ratio or a percent sign should be is told already.
+            Err((what, help)) if help.starts_with("write") => Err((what, help)),
+            Err((what, _)) => Err((what, allowed())),
         };
         field.convert(Code::PERCENT, whole).unwrap_or(default)
     }
@@ -421,6 +429,11 @@ impl Map<'_> {
             .and_then(|field| field.word(table, later))
             .unwrap_or(default)
     }
+}
+
+/// What switches something off in other products.
+pub(crate) fn is_off(text: &str) -> bool {
+    matches!(text, "off" | "Off" | "no" | "No" | "false" | "False" | "0")
 }
 
 /// The words of a table.
