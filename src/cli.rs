@@ -3,6 +3,7 @@
 
 pub mod check;
 pub mod client;
+pub mod config;
 pub mod demo;
 pub mod events;
 pub mod explain;
@@ -10,6 +11,7 @@ pub mod explain_route;
 pub mod healthcheck;
 pub mod instances;
 pub mod output;
+pub mod policies;
 pub mod registries;
 pub mod run;
 pub mod schema;
@@ -39,6 +41,10 @@ pub enum LiveCommand {
     Registries(registries::RegistriesArgs),
     /// For a container's HEALTHCHECK: 0 ready, 5 not ready, 6 nobody answers.
     Healthcheck(healthcheck::HealthcheckArgs),
+    /// The values in force with their origin; what differs between files and process.
+    Config(config::ConfigArgs),
+    /// Which ejection policy holds for whom, and why.
+    Policies(policies::PoliciesArgs),
     /// Print the JSON Schema of a kind of file.
     Schema(schema::SchemaArgs),
     /// Version and commit.
@@ -57,6 +63,8 @@ impl LiveCommand {
             Self::Events(args) => events::run(args, env, out, err),
             Self::Registries(args) => registries::run(args, env, out, err),
             Self::Healthcheck(args) => healthcheck::run(args, env, out, err),
+            Self::Config(args) => config::run(args, env, out, err),
+            Self::Policies(args) => policies::run(args, env, out, err),
             Self::Schema(args) => schema::run(args, out, err),
             Self::Version(args) => version::run(args, env, out, err),
         }

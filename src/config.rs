@@ -7,6 +7,7 @@ mod cross;
 mod describe;
 pub mod diagnostic;
 pub mod document;
+pub mod effective;
 pub mod endpoints;
 pub mod environment;
 pub mod load;

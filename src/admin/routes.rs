@@ -11,11 +11,11 @@ use percent_encoding::percent_decode_str;
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
-use super::{api, events};
+use super::{api, config, events};
 use crate::config::suggest::nearest;
 
 /// The tables of all files.
-const TABLES: &[&[Route]] = &[api::ROUTES, events::ROUTES];
+const TABLES: &[&[Route]] = &[api::ROUTES, config::ROUTES, events::ROUTES];
 
 /// An answer in the making.
 pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Answer, Fault>> + Send>>;

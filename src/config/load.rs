@@ -139,6 +139,17 @@ pub fn policies(files: Vec<PathBuf>, env: &dyn Environment) -> (PolicySet, Diagn
     (found.set, found.problems)
 }
 
+/// A policy file as text, shown as `name`, beside those of `set` but for the one of that name: the
+/// names of its policies, and every problem.
+pub fn policy_text(
+    text: &str,
+    name: &str,
+    set: &PolicySet,
+    env: &dyn Environment,
+) -> (Vec<String>, Diagnostics) {
+    policy_files::check_text(text, name, set, env)
+}
+
 impl Config {
     /// What holds without any file: every default, and the embedded registry to discover in.
     pub fn builtin() -> Self {
@@ -242,6 +253,7 @@ fn read_main(
         overrides: overrides.clone(),
         folder: folder.to_owned(),
         host_name,
+        started: None,
     });
     (Some(main), problems, ignored)
 }

@@ -16,6 +16,7 @@ use super::environment::Overrides;
 use super::parse::main_file::main_file;
 use super::parse::reader::Context;
 use super::parse::record::{Record, Shape};
+use super::restart::needs_restart;
 
 /// What stands for a secret.
 pub const MASK: &str = "***";
@@ -76,6 +77,8 @@ pub struct Inputs {
     pub(super) overrides: Overrides,
     pub(super) folder: PathBuf,
     pub(super) host_name: String,
+    /// What the process was started with, whose values hold where a restart is needed.
+    pub(super) started: Option<Arc<Self>>,
 }
 
 /// Nothing of it: it may hold secrets.
@@ -86,8 +89,41 @@ impl fmt::Debug for Inputs {
 }
 
 impl Inputs {
+    /// These inputs in a process that was started with `first`.
+    pub fn in_process_of(&self, first: &Arc<Self>) -> Self {
+        Self {
+            started: Some(Arc::clone(first)),
+            ..self.clone()
+        }
+    }
+
     /// Every key of the main file with its value, in the order of the readers.
     pub fn settings(&self) -> Vec<Setting> {
+        let settings = self.read();
+        let Some(started) = &self.started else {
+            return settings;
+        };
+        let old: BTreeMap<String, Setting> = started
+            .read()
+            .into_iter()
+            .filter(|s| needs_restart(&s.key))
+            .map(|s| (s.key.clone(), s))
+            .collect();
+        let settings = settings.into_iter().map(|setting| {
+            if !needs_restart(&setting.key) {
+                return setting;
+            }
+            // A listener that is new has to wait, too.
+            old.get(&setting.key).cloned().unwrap_or(Setting {
+                value: Value::Null,
+                origin: Origin::Default,
+                ..setting
+            })
+        });
+        settings.collect()
+    }
+
+    fn read(&self) -> Vec<Setting> {
         let (empty, _) = document::parse(b"", "");
         let root = self.root.as_deref().unwrap_or(&empty);
         let context = Context::recording(&self.overrides, &self.folder);
@@ -161,14 +197,6 @@ fn inherit(mut settings: Vec<Setting>) -> Vec<Setting> {
     settings
 }
 
-/// `new` with the values of `old` where a restart is needed to take them over.
-pub fn keep_until_restart(new: Vec<Setting>, old: &[Setting], keys: &[String]) -> Vec<Setting> {
-    let needs = |key: &str| keys.iter().any(|k| k == key);
-    let kept = old.iter().filter(|s| needs(&s.key)).cloned();
-    let rest = new.into_iter().filter(|s| !needs(&s.key));
-    kept.chain(rest).collect()
-}
-
 /// One key that two configurations have differently.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
@@ -183,7 +211,7 @@ pub struct Difference {
 }
 
 /// What differs, by key.
-pub fn difference(running: &[Setting], files: &[Setting], restart: &[String]) -> Vec<Difference> {
+pub fn difference(running: &[Setting], files: &[Setting]) -> Vec<Difference> {
     let by_key = |settings: &[Setting]| -> BTreeMap<String, Setting> {
         let pairs = settings.iter().map(|s| (s.key.clone(), s.clone()));
         pairs.collect()
@@ -191,7 +219,7 @@ pub fn difference(running: &[Setting], files: &[Setting], restart: &[String]) ->
     let (mut old, new) = (by_key(running), by_key(files));
     let mut found = Vec::new();
     let mut add = |key: String, running: Option<Setting>, files: Option<Setting>| {
-        let restart_required = restart.contains(&key) || super::restart::needs_restart(&key);
+        let restart_required = needs_restart(&key);
         found.push(Difference {
             key,
             running,

@@ -11,8 +11,9 @@ use super::reader::{Context, Field, Map};
 use super::record::Shape;
 use super::value::{DAY, Span, Wrong, fixed, integer, show, words};
 use crate::config::diagnostic::{Code, Place};
-use crate::config::document::Node;
-use crate::config::settings::policy_settings;
+use crate::config::document::{self, Node};
+use crate::config::environment::Overrides;
+use crate::config::settings::{Setting, policy_settings};
 use crate::config::types::{PolicyEntry, PolicyProtocol};
 use crate::outlier::policy::{
     BusinessErrors, ConsecutiveErrors, ExceptionType, Mode, Policy, ProbeKind, QpsScope,
@@ -100,6 +101,18 @@ fn entry(item: &Field<'_>, file: &Path, shown: &str) -> Option<(PolicyEntry, Pla
         settings: Arc::default(),
     };
     Some((entry, place))
+}
+
+/// The fields of the built-in policy.
+pub(crate) fn builtin_settings() -> Vec<Setting> {
+    let (root, _) = document::parse(b"policies: [{name: builtin}]", "");
+    let overrides = Overrides::default();
+    let context = Context::recording(&overrides, Path::new(""));
+    policy_file(&context, &root, Path::new(""), "");
+    let mut all = policy_settings(context.records());
+    let mut settings = all.remove("policies[0]").unwrap_or_default();
+    settings.retain(|setting| setting.key != "name");
+    settings
 }
 
 const WINDOW: Span = Span::between(Duration::from_secs(1), Duration::from_secs(300));
