@@ -5,10 +5,12 @@ pub mod check;
 pub mod client;
 pub mod config;
 pub mod demo;
+pub mod docs;
 pub mod events;
 pub mod explain;
 pub mod explain_route;
 pub mod healthcheck;
+pub mod init;
 pub mod instances;
 pub mod output;
 pub mod policies;
@@ -45,6 +47,10 @@ pub enum LiveCommand {
     Config(config::ConfigArgs),
     /// Which ejection policy holds for whom, and why.
     Policies(policies::PoliciesArgs),
+    /// Write starter files; refuses to overwrite.
+    Init(init::InitArgs),
+    /// Print the reference of this version.
+    Docs(docs::DocsArgs),
     /// Print the JSON Schema of a kind of file.
     Schema(schema::SchemaArgs),
     /// Version and commit.
@@ -65,6 +71,8 @@ impl LiveCommand {
             Self::Healthcheck(args) => healthcheck::run(args, env, out, err),
             Self::Config(args) => config::run(args, env, out, err),
             Self::Policies(args) => policies::run(args, env, out, err),
+            Self::Init(args) => init::run(args, env, out, err),
+            Self::Docs(args) => docs::run(args, out, err),
             Self::Schema(args) => schema::run(args, out, err),
             Self::Version(args) => version::run(args, env, out, err),
         }

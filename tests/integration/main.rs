@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod cases;
 #[cfg(test)]
+mod config_cli;
+#[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod discovery;
