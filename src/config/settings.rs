@@ -161,11 +161,21 @@ pub(super) fn from_records(records: Vec<Record>) -> Vec<Setting> {
         };
         whole.then_some(Setting {
             key: record.path,
-            value,
+            value: single(value, &declared.shape),
             origin,
         })
     });
     leaves.collect()
+}
+
+/// A list of one is the one, where both can be written.
+fn single(value: Value, shape: &Shape) -> Value {
+    match (value, shape) {
+        (Value::Array(mut items), Shape::OneOrMore(_)) if items.len() == 1 => {
+            items.pop().unwrap_or_default()
+        }
+        (value, _) => value,
+    }
 }
 
 /// What a service does not write comes from where the defaults have it.
@@ -256,4 +266,50 @@ pub(crate) fn policy_settings(records: Vec<Record>) -> HashMap<String, Vec<Setti
     let all = by_item.into_iter();
     all.map(|(item, records)| (item, from_records(records)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse_str;
+
+    fn settings(text: &str) -> Vec<Setting> {
+        let env = BTreeMap::new();
+        let loaded = parse_str(text, "m.yaml", &env, None);
+        loaded.config.unwrap().inputs.settings()
+    }
+
+    #[test]
+    fn the_same_in_other_words_is_no_difference() {
+        let written = "listen: [\"localhost:15001\"]\nself_lag: 100ms\nlimits: {max_body_bytes: 0, \
+                       max_header_bytes: 65536B, header_timeout: 10000ms}\nworkers: auto\n\
+                       services: {}\ntelemetry: {events: {sinks: stdout}}\n";
+        assert_eq!(difference(&settings(""), &settings(written)), []);
+        let other = settings("limits: {header_timeout: 1s}\nworkers: 3\n");
+        let found = difference(&settings(""), &other);
+        let keys: Vec<_> = found
+            .iter()
+            .map(|d| (&*d.key, d.restart_required))
+            .collect();
+        assert_eq!(keys, [("limits.header_timeout", false), ("workers", true)]);
+    }
+
+    #[test]
+    fn what_needs_a_restart_keeps_the_value_of_the_start() {
+        let env = BTreeMap::new();
+        let inputs = |text: &str| parse_str(text, "m.yaml", &env, None).config.unwrap().inputs;
+        let first = inputs("workers: 2\n");
+        let new = inputs("workers: 3\nservices: {a: {endpoints: [], port: 7000}}\n");
+        let settings = new.in_process_of(&first).settings();
+        let value = |key: &str| {
+            settings
+                .iter()
+                .find(|s| s.key == key)
+                .unwrap()
+                .value
+                .clone()
+        };
+        assert_eq!(value("workers"), 2);
+        assert_eq!(value("services.a.port"), Value::Null);
+    }
 }

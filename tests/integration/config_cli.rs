@@ -340,7 +340,7 @@ fn starter_files_are_good_and_overwrite_nothing() {
         .good()
         .out;
     assert!(
-        shown.contains("registries.nacos.servers = [\"nacos:8848\"]"),
+        shown.contains("registries.nacos.servers = nacos:8848"),
         "{shown}"
     );
     assert!(
