@@ -6,6 +6,9 @@
 //! | head | a request head is complete | `header_timeout` since its first byte (or the accept) |
 //! | busy | its answer is complete | those of the request |
 //! | idle | a byte arrives | `keep_alive_timeout` |
+//!
+//! A drain closes nothing that the app may be using: an HTTP/1.1 connection ends after its next
+//! answer, which says `connection: close`, or when it was silent for a moment.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -17,18 +20,20 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use http::StatusCode;
+use http::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::detect::{Detected, detect};
-use super::http::{Connection, serve};
+use super::http::{Connection, Unanswered, serve};
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{HalfClose, Limits};
 use crate::metrics::cells::Limit;
 use crate::upstream::pool::LocalExecutor;
-use crate::worker::Worker;
+use crate::worker::{DrainPhase, Worker};
 use crate::write_through::write_through;
 
 /// Flow control windows towards the app: the most that is buffered for it. h2 takes half of the
@@ -39,6 +44,9 @@ const CONNECTION_WINDOW: u32 = 10 << 20;
 /// Ping of an HTTP/2 connection of the app with open streams.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// So long an HTTP/1.1 connection has to be silent before a drain closes it. A request that was sent
+/// when we closed would be lost: the app could not know.
+const SILENCE: Duration = Duration::from_millis(500);
 
 const RUN: u8 = 0;
 const GRACEFUL: u8 = 1;
@@ -55,6 +63,11 @@ pub struct ConnectionState {
     idle_since: AtomicU64,
     active: AtomicU32,
     multiplexed: AtomicU8,
+    /// Bytes that were read; those before the newest read; those before the read that the newest
+    /// request's head ended in.
+    heard: AtomicU64,
+    heard_before: AtomicU64,
+    heard_at_head: AtomicU64,
 }
 
 /// What the sweep and the drain want of a connection; its task asks at every turn.
@@ -98,17 +111,33 @@ impl ConnectionState {
             idle_since: AtomicU64::new(0),
             active: AtomicU32::new(0),
             multiplexed: AtomicU8::new(0),
+            heard: AtomicU64::new(0),
+            heard_before: AtomicU64::new(0),
+            heard_at_head: AtomicU64::new(0),
         }
     }
 
-    fn bytes_came(&self) {
+    fn bytes_came(&self, count: usize) {
+        let heard = self.heard.load(Relaxed);
+        self.heard_before.store(heard, Relaxed);
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        self.heard.store(heard.saturating_add(count), Relaxed);
         if self.active.load(Relaxed) == 0 && self.head_since.load(Relaxed) == 0 {
             self.head_since.store(self.clock.now().as_nanos(), Relaxed);
         }
     }
 
+    /// The most bytes that the head which is complete now can have: what was read since the head
+    /// before it, and with it.
+    pub fn head_at_most(&self) -> u64 {
+        let before = self.heard_at_head.load(Relaxed);
+        self.heard.load(Relaxed).saturating_sub(before)
+    }
+
     /// A request head is complete.
     pub fn request_began(&self) {
+        self.heard_at_head
+            .store(self.heard_before.load(Relaxed), Relaxed);
         self.head_since.store(0, Relaxed);
         self.active
             .store(self.active.load(Relaxed).wrapping_add(1), Relaxed);
@@ -119,6 +148,27 @@ impl ConnectionState {
         self.active
             .store(self.active.load(Relaxed).saturating_sub(1), Relaxed);
         self.idle_since.store(now.as_nanos(), Relaxed);
+    }
+
+    /// Part of a head is here, the rest is not.
+    fn hears_head(&self) -> bool {
+        self.active.load(Relaxed) == 0
+            && self.head_since.load(Relaxed) > 0
+            && self.heard.load(Relaxed) > 0
+    }
+
+    /// Whether a drain that began at `began` may end it now.
+    fn may_end(&self, began: Timestamp, now: Timestamp) -> bool {
+        if self.multiplexed.load(Relaxed) == 1 {
+            // GOAWAY tells the app first.
+            return true;
+        }
+        if self.active.load(Relaxed) > 0 || self.hears_head() {
+            return false;
+        }
+        let last = self.idle_since.load(Relaxed);
+        let last = last.max(self.head_since.load(Relaxed));
+        now.since(Timestamp::from_nanos(last).max(began)) >= SILENCE
     }
 
     /// Which limit has been passed at `now`, if any.
@@ -146,6 +196,8 @@ impl ConnectionState {
 #[derive(Debug, Default)]
 pub struct Connections {
     open: RefCell<Vec<Open>>,
+    /// When they were first asked to finish.
+    draining_since: Cell<Option<Timestamp>>,
 }
 
 impl Connections {
@@ -176,10 +228,15 @@ impl Connections {
         }
     }
 
-    /// Finish what is in flight, close the rest.
+    /// Finish what is in flight, close the rest. To be said again until all are gone.
     pub fn close_all_gracefully(&self) {
         for open in self.open.borrow().iter() {
-            open.wishes.ask(GRACEFUL);
+            let now = open.state.clock.now();
+            let began = self.draining_since.get().unwrap_or(now);
+            self.draining_since.set(Some(began));
+            if open.state.may_end(began, now) {
+                open.wishes.ask(GRACEFUL);
+            }
         }
     }
 
@@ -279,24 +336,43 @@ where
 {
     let limits = worker.snapshot();
     let limits = &limits.config.limits;
-    let service = service_fn(|request| serve(worker, connection, request));
+    let service = service_fn(|request| {
+        let serving = serve(worker, connection, request);
+        async {
+            let mut answer = serving.await?;
+            // The app hears it with the answer, so no request of it crosses the close.
+            if worker.phase() >= DrainPhase::Draining
+                && answer.status() != StatusCode::SWITCHING_PROTOCOLS
+            {
+                let close = HeaderValue::from_static("close");
+                answer.headers_mut().insert(CONNECTION, close);
+            }
+            Ok::<_, Unanswered>(answer)
+        }
+    });
     let serving = http1::Builder::new()
         .half_close(limits.half_close == HalfClose::Allow)
         .max_headers(limits.max_headers)
+        // Bounds the memory, between two reads; `head::check` looks at the size itself.
         .max_buf_size(limits.max_header_bytes.max(8192))
         .serve_connection(io, service)
         .with_upgrades();
     let mut serving = pin!(serving);
     std::future::poll_fn(|cx| {
-        match wishes.get(cx.waker()) {
-            RUN => {}
-            GRACEFUL => serving.as_mut().graceful_shutdown(),
-            _ => return Poll::Ready(()),
+        let wish = wishes.get(cx.waker());
+        if wish == ABORT {
+            return Poll::Ready(());
         }
-        serving
-            .as_mut()
-            .poll(cx)
-            .map(|ended| note_end(worker, ended))
+        let polled = serving.as_mut().poll(cx);
+        if polled.is_pending() && wish == GRACEFUL && !connection.state.hears_head() {
+            // Only now: hyper closes an idle connection without a look at what has come.
+            serving.as_mut().graceful_shutdown();
+            return serving
+                .as_mut()
+                .poll(cx)
+                .map(|ended| note_end(worker, ended));
+        }
+        polled.map(|ended| note_end(worker, ended))
     })
     .await;
 }
@@ -365,8 +441,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Noticed<S> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.state.bytes_came();
+        let came = buf.filled().len().saturating_sub(before);
+        if came > 0 {
+            self.state.bytes_came(came);
         }
         polled
     }

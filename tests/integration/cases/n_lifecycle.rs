@@ -180,6 +180,62 @@ fn px_088_sigterm() {
 }
 
 #[test]
+fn px_088_no_request_on_a_kept_connection_is_lost() {
+    let stub = Stub::ok();
+    let mut proxy = Config::svc(&[stub.address]).start();
+    let address = proxy.address;
+    let answered = Arc::new(AtomicUsize::new(0));
+    let apps: Vec<_> = (0..24_u64)
+        .map(|index| {
+            let answered = Arc::clone(&answered);
+            std::thread::spawn(move || {
+                let mut client = Client::connect(address);
+                loop {
+                    // An answer is due to each, and the last one says that it is the last.
+                    let answer = client.get("/");
+                    assert_eq!(answer.status(), 200);
+                    answered.fetch_add(1, SeqCst);
+                    if answer.says_close() {
+                        return;
+                    }
+                    pause_ms(index);
+                }
+            })
+        })
+        .collect();
+    eventually("load", || answered.load(SeqCst) > 200);
+    proxy.signal("TERM");
+    for app in apps {
+        app.join().unwrap();
+    }
+    assert_eq!(proxy.ended().code(), Some(0));
+}
+
+#[test]
+fn px_088_a_head_in_parts_is_served_while_draining() {
+    let stub = Stub::ok();
+    let mut proxy = Config::svc(&[stub.address]).start();
+    let mut fresh = Client::connect(proxy.address);
+    let mut kept = Client::connect(proxy.address);
+    assert_eq!(kept.get("/").status(), 200);
+    fresh.send("GET / HTTP/1.1\r\nHo");
+    kept.send("GET / HTTP/1.1\r\nHo");
+    // Both parts have arrived when a later request was served.
+    assert_eq!(Client::connect(proxy.address).get("/").status(), 200);
+    proxy.signal("TERM");
+    eventually("the drain", || {
+        std::net::TcpStream::connect(proxy.address).is_err()
+    });
+    for client in [&mut fresh, &mut kept] {
+        client.send("st: svc\r\n\r\n");
+        let answer = client.response();
+        assert!(answer.status() == 200 && answer.says_close(), "{answer:?}");
+        assert!(client.closed());
+    }
+    assert_eq!(proxy.ended().code(), Some(0));
+}
+
+#[test]
 fn px_088_grace_is_over() {
     let stub = Stub::script(|peer| {
         peer.request();
