@@ -195,6 +195,7 @@ fn headers(criterion: &mut Criterion) {
     let seen = Seen::scan(&parts.headers);
     let limits = HeadLimits {
         max_target_bytes: 16 * 1024,
+        max_header_bytes: None,
         browser_guard: true,
         hop: b"0123456789abcdef",
     };

@@ -13,6 +13,8 @@ use crate::upstream::headers::{HOP, SEC_FETCH_SITE, Seen, list_has};
 pub struct HeadLimits<'a> {
     /// Bytes of a request target.
     pub max_target_bytes: usize,
+    /// Bytes of an HTTP/1 head; `None` where it cannot have that many. h2 counts its own.
+    pub max_header_bytes: Option<usize>,
     /// Refuse browser requests from foreign sites.
     pub browser_guard: bool,
     /// This process's token.
@@ -45,6 +47,15 @@ pub fn check<'a>(
             ),
         ));
     }
+    if let Some(most) = limits.max_header_bytes {
+        let bytes = head_bytes(parts);
+        if bytes > most {
+            return Err(Refusal::new(
+                Reason::HeaderTooLarge,
+                format!("the request head has {bytes} bytes, {most} are allowed"),
+            ));
+        }
+    }
     let authority = authority(parts)?;
     if seen.transfer_encoding() {
         transfer_encoding(parts)?;
@@ -74,6 +85,21 @@ pub fn check<'a>(
         ));
     }
     Ok(authority)
+}
+
+/// The size of an HTTP/1 head, blanks around values not counted.
+fn head_bytes(parts: &request::Parts) -> usize {
+    let authority = match (parts.uri.scheme_str(), parts.uri.authority()) {
+        (Some(scheme), Some(authority)) => scheme.len() + "://".len() + authority.as_str().len(),
+        (None | Some(_), _) => 0,
+    };
+    let target = authority + parts.uri.path_and_query().map_or(0, |p| p.as_str().len());
+    let line = parts.method.as_str().len() + target + "  HTTP/1.1\r\n".len();
+    let fields = parts.headers.iter();
+    let fields: usize = fields
+        .map(|(n, v)| n.as_str().len() + v.len() + ": \r\n".len())
+        .sum();
+    line + fields + "\r\n".len()
 }
 
 fn bad(message: &'static str) -> Refusal {
@@ -162,6 +188,7 @@ mod tests {
         let seen = Seen::scan(&parts.headers);
         let limits = HeadLimits {
             max_target_bytes: 100,
+            max_header_bytes: Some(400),
             browser_guard: true,
             hop: b"cafe0000",
         };
@@ -200,6 +227,18 @@ mod tests {
             verdict(h2().header("host", "evil")),
             Err(Reason::BadRequest)
         );
+    }
+
+    #[test]
+    fn a_head_is_measured_as_it_was_written() {
+        let head = "GET http://b/x?y HTTP/1.1\r\nhost: a\r\nx: ";
+        let room = 400 - head.len() - "\r\n\r\n".len();
+        let build = |value: usize| {
+            let request = get("http://b/x?y").header("host", "a");
+            verdict(request.header("x", "v".repeat(value)))
+        };
+        assert_eq!(build(room), Ok(Some("b".into())));
+        assert_eq!(build(room + 1), Err(Reason::HeaderTooLarge));
     }
 
     #[test]

@@ -163,6 +163,9 @@ fn admit(
         via: Via::None,
     };
     let note = note(&snapshot, &parts, seen, asked.request_id.as_ref());
+    let most = snapshot.config.limits.max_header_bytes;
+    let perhaps_too_large = parts.version < Version::HTTP_2
+        && connection.state.head_at_most() > u64::try_from(most).unwrap_or(u64::MAX);
     let guard = RequestGuard::new(
         worker,
         &snapshot,
@@ -174,6 +177,7 @@ fn admit(
     );
     let head_limits = HeadLimits {
         max_target_bytes: snapshot.config.limits.max_target_bytes,
+        max_header_bytes: perhaps_too_large.then_some(most),
         browser_guard: snapshot.config.browser_guard,
         hop: worker.shared.hop.as_bytes(),
     };
@@ -195,6 +199,8 @@ fn admit(
         Err(refusal) => {
             if refusal.reason == Reason::TargetTooLong {
                 worker.limit_hit(Limit::MaxTargetBytes);
+            } else if refusal.reason == Reason::HeaderTooLarge {
+                worker.limit_hit(Limit::MaxHeaderBytes);
             }
             return Err(refused(refusal, guard, asked));
         }

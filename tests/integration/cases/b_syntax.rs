@@ -70,6 +70,45 @@ fn px_013_header_section_over_the_limit_in_two_writes() {
 }
 
 #[test]
+fn px_013_header_section_at_the_limit_to_the_byte() {
+    // The second limit is below what hyper takes in at least.
+    for (text, limit) in [("16KiB", 16 * 1024), ("4KiB", 4 * 1024)] {
+        let stub = Stub::ok();
+        let proxy = Config::svc(&[stub.address])
+            .top(&format!("limits: {{max_header_bytes: {text}}}"))
+            .start();
+        let head = |bytes: usize| {
+            let start = "GET / HTTP/1.1\r\nHost: svc\r\nX: ";
+            let fill = "a".repeat(bytes - start.len() - "\r\n\r\n".len());
+            format!("{start}{fill}\r\n\r\n")
+        };
+        let mut client = Client::connect(proxy.address);
+        // What a body, an earlier head or one sent along with it has is not the head's.
+        let body = "b".repeat(limit);
+        client.send(format!(
+            "POST / HTTP/1.1\r\nHost: svc\r\nContent-Length: {limit}\r\n\r\n{body}"
+        ));
+        client.send([head(limit), head(limit)].concat());
+        for _ in 0..3 {
+            assert_eq!(client.response().status(), 200, "{text}");
+        }
+        let sent = [head(60), head(limit + 1)].concat();
+        client.send(sent);
+        assert_eq!(client.response().status(), 200);
+        let answer = client.response();
+        assert_eq!(answer.status(), 431, "{text}: {answer:?}");
+        assert!(client.closed());
+        assert_eq!(stub.requests().len(), 4);
+        // The larger one hyper may have refused by itself, before all of it was there.
+        assert!(limit > 8192 || answer.reason() == Some("header_too_large"));
+        assert_eq!(
+            proxy.metric("outrigger_limit_hits_total", &["\"max_header_bytes\""]),
+            1
+        );
+    }
+}
+
+#[test]
 fn px_014_request_target_too_long() {
     let (stub, proxy) = with_ok();
     for (length, also) in [(20_000, 414), (70_000, 431), (500_000, 431)] {
