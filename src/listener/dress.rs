@@ -66,7 +66,9 @@ pub(super) fn passed_host(
     }
 }
 
-/// The target without the service's prefix, and the prefix.
+/// The target in origin form, without the service's prefix, and the prefix. An absolute target may
+/// have a query and no path (RFC 9112, 3.2.1). One that has neither is read as `/` by the http crate,
+/// with OPTIONS too, where it would mean `*`: it looks like the target `/`, which is far more usual.
 pub(super) fn stripped_target(
     uri: &http::Uri,
     strip: usize,
@@ -74,6 +76,10 @@ pub(super) fn stripped_target(
     let Some(whole) = uri.path_and_query() else {
         return Some((PathAndQuery::from_static("/"), None));
     };
+    let text = whole.as_str();
+    if text.starts_with('?') {
+        return Some((PathAndQuery::try_from(format!("/{text}")).ok()?, None));
+    }
     if strip == 0 {
         return Some((whole.clone(), None));
     }
@@ -84,4 +90,32 @@ pub(super) fn stripped_target(
         None => PathAndQuery::from_static("/"),
     };
     Some((target, Some(HeaderValue::from_str(prefix).ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(uri: &str, strip: usize) -> (String, Option<String>) {
+        let (target, prefix) = stripped_target(&uri.parse().unwrap(), strip).unwrap();
+        let prefix = prefix.map(|p| p.to_str().unwrap().to_owned());
+        (target.as_str().to_owned(), prefix)
+    }
+
+    #[test]
+    fn a_target_takes_origin_form() {
+        for (uri, want) in [
+            ("/a?b", "/a?b"),
+            ("*", "*"),
+            ("http://svc", "/"),
+            ("http://svc?b", "/?b"),
+            ("http://svc/a?b", "/a?b"),
+        ] {
+            assert_eq!(target(uri, 0), (want.to_owned(), None), "{uri}");
+        }
+        let prefix = Some("/svc".to_owned());
+        for (uri, want) in [("/svc", "/"), ("/svc?q", "/?q"), ("/svc/a", "/a")] {
+            assert_eq!(target(uri, 4), (want.to_owned(), prefix.clone()), "{uri}");
+        }
+    }
 }

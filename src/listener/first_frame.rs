@@ -9,17 +9,21 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
+use crate::config::types::{Protocol, Service};
 use crate::policy::stack::Exchange;
 use crate::upstream::request_body::{RequestBody, RequestBodyParts};
 
-/// How long the first frame of a body is awaited that is probably empty.
-const FIRST_FRAME: Duration = Duration::from_millis(500);
+/// How long the first frame of a body is awaited that is probably empty. Who ends a request by an
+/// empty frame sends it right after the head; who waits for our answer first waits no longer than
+/// this. Too short it costs an instance a coding it could do without, no more.
+const FIRST_FRAME: Duration = Duration::from_millis(25);
 
 /// Over HTTP/2 a request without a body may end by an empty DATA frame; with a method that usually
 /// has none the first frame is awaited, since an HTTP/1.1 instance would get a coding for nothing
-/// otherwise.
-pub(super) fn may_be_empty(parts: &http::request::Parts) -> bool {
+/// otherwise. One of HTTP/2 gets the frames as they come.
+pub(super) fn may_be_empty(parts: &http::request::Parts, service: &Service) -> bool {
     parts.version == Version::HTTP_2
+        && matches!(service.protocol, Protocol::Auto | Protocol::Http1)
         && matches!(
             parts.method,
             Method::GET | Method::HEAD | Method::OPTIONS | Method::DELETE | Method::TRACE

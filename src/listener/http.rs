@@ -385,7 +385,7 @@ fn dispatch(
         headers::join_cookies(&mut parts.headers, seen);
     }
     let incoming = (!body.is_end_stream()).then_some(body);
-    let awaits_first = incoming.is_some() && may_be_empty(&parts);
+    let awaits_first = incoming.is_some() && may_be_empty(&parts, service);
     let mut incoming = incoming;
     let body = if awaits_first {
         None

@@ -94,6 +94,17 @@ fn px_022_options_asterisk() {
     client.send("OPTIONS * HTTP/1.1\r\nHost: svc\r\n\r\n");
     assert_eq!(client.response().status(), 200);
     assert_eq!(stub.request().first, "OPTIONS * HTTP/1.1");
+    // An absolute target without a path is read as `/` before we see it: see `docs/testing.md`.
+    for (request, want) in [
+        ("OPTIONS http://svc/", "OPTIONS / HTTP/1.1"),
+        ("OPTIONS http://svc?a", "OPTIONS /?a HTTP/1.1"),
+        ("GET http://svc", "GET / HTTP/1.1"),
+        ("GET http://svc?a", "GET /?a HTTP/1.1"),
+    ] {
+        client.send(format!("{request} HTTP/1.1\r\nHost: svc\r\n\r\n"));
+        assert_eq!(client.response().status(), 200, "{request}");
+        assert_eq!(stub.requests().pop().unwrap().first, want, "{request}");
+    }
 }
 
 #[test]

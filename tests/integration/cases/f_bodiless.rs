@@ -3,7 +3,9 @@
 use bytes::Bytes;
 
 use super::{CHUNKED, with_ok};
-use crate::harness::{Client, Config, Framing, H2Client, Stub, block_on, collect, request};
+use crate::harness::{
+    Client, Config, Framing, H2Client, Stopwatch, Stub, block_on, collect, request,
+};
 
 #[test]
 fn px_038_head() {
@@ -180,4 +182,30 @@ fn px_044_bodiless_post_from_h2() {
         (seen.framing, seen.text().as_str()),
         (Framing::Length(3), "abc")
     );
+}
+
+#[test]
+fn an_h2_get_that_keeps_its_body_open_is_served_without_a_wait() {
+    let stub = Stub::script(|peer| {
+        while let Some(head) = peer.head() {
+            peer.note(format!("{:?}", head.header("transfer-encoding")));
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            if !peer.closed() {
+                return;
+            }
+        }
+    });
+    let fast = (0..5).any(|_| {
+        let proxy = Config::svc(&[stub.address]).start();
+        let h2 = H2Client::connect(proxy.address);
+        let watch = Stopwatch::start();
+        block_on(async {
+            let mut send = h2.send.clone().ready().await.unwrap();
+            let (response, _open) = send.send_request(request("GET", &[]), false).unwrap();
+            assert_eq!(response.await.unwrap().status(), 200);
+        });
+        watch.ms() < 300
+    });
+    assert!(fast, "each of five waited");
+    assert!(stub.notes().iter().all(|n| n == "Some(\"chunked\")"));
 }
