@@ -75,6 +75,11 @@ impl Journal {
         state.ring_size = settings.ring_size;
     }
 
+    /// Lines that the sinks lost, those of the access log among them.
+    pub fn dropped_lines(&self) -> u64 {
+        self.0.lines.dropped()
+    }
+
     /// Writes an event down. `fields` in their order; `msg` for people.
     pub fn emit(&self, event: &'static str, fields: Vec<(&'static str, Value)>, msg: String) {
         let mut state = self.lock();

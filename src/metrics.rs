@@ -1,7 +1,9 @@
 //! Counters of the data plane and how they are shown. A leaf: nothing here decides.
-//! `cells` is what request tasks write, `names` are the families, `collect` makes the text.
+//! `cells` is what request tasks write, `names` are the families, `collect` puts a scrape together,
+//! `exposition` writes it.
 
 pub mod cells;
 pub mod collect;
+pub mod exposition;
 pub mod names;
 mod sheet;

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use http::header::ACCEPT;
 use http::{Method, Request, StatusCode};
 
 use super::answer::{Answer, Fault, answer as any, text};
 use super::{Deps, HEARTBEAT, PATIENCE, within};
 use crate::metrics::collect::Live;
+use crate::metrics::exposition::Format;
 use crate::status::{Condition, ProcessStatus};
 
 pub(super) async fn answer<B>(deps: &Deps, request: &Request<B>) -> Answer {
@@ -19,7 +21,11 @@ pub(super) async fn answer<B>(deps: &Deps, request: &Request<B>) -> Answer {
     }
     let query = request.uri().query().unwrap_or_default();
     match request.uri().path() {
-        "/metrics" => metrics(deps, query).await,
+        "/metrics" => {
+            let accept = request.headers().get_all(ACCEPT).iter();
+            let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
+            metrics(deps, query, Format::negotiate(&accept.join(","))).await
+        }
         "/healthz" => health(deps).await,
         "/readyz" => ready(deps, query).await,
         _ => {
@@ -30,7 +36,7 @@ pub(super) async fn answer<B>(deps: &Deps, request: &Request<B>) -> Answer {
     }
 }
 
-async fn metrics(deps: &Deps, query: &str) -> Answer {
+async fn metrics(deps: &Deps, query: &str, format: Format) -> Answer {
     let questions = async {
         let process = deps.control.process().await?;
         Ok((process, deps.control.upstreams().await?))
@@ -48,20 +54,12 @@ async fn metrics(deps: &Deps, query: &str) -> Answer {
         upstreams: &upstreams,
         workers: &deps.facts.workers,
         reloads: &deps.reloads,
+        dropped_lines: deps.journal.dropped_lines(),
     };
     let caps = deps.settings.borrow().caps;
     let only = Some(&only).filter(|only| !only.is_empty());
-    match deps.collector.render(&live, caps, only) {
-        Ok(body) => any(
-            StatusCode::OK,
-            "text/plain; version=0.0.4; charset=utf-8",
-            body,
-        ),
-        Err(error) => {
-            let message = format!("metrics cannot be encoded: {error}");
-            Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message, "").answer()
-        }
-    }
+    let body = deps.collector.render(&live, caps, only, format);
+    any(StatusCode::OK, format.content_type(), body)
 }
 
 async fn health(deps: &Deps) -> Answer {

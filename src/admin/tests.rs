@@ -349,6 +349,54 @@ fn probes_follow_control() {
 }
 
 #[test]
+fn metrics_come_in_the_format_that_is_asked_for() {
+    let admin = Admin::start();
+    let open = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let get = |method: &str, path: &str, accept: &[&str]| {
+        let mut request = Request::builder().method(method).uri(path);
+        for value in accept {
+            request = request.header("accept", *value);
+        }
+        let answer = send(admin.telemetry, request);
+        let text = String::from_utf8(answer.body().to_vec()).unwrap();
+        let header = |name: &str| answer.headers()[name].to_str().unwrap().to_owned();
+        (header("content-type"), header("content-length"), text)
+    };
+    let (kind, _, text) = get("GET", "/metrics", &[]);
+    assert_eq!(kind, "text/plain; version=0.0.4; charset=utf-8");
+    assert!(text.contains("# TYPE outrigger_requests_in_flight gauge\n"));
+    assert!(!text.contains("# EOF"));
+    let accept = [
+        "application/json",
+        "application/openmetrics-text;version=1.0.0",
+    ];
+    let (kind, length, text) = get("GET", "/metrics", &accept);
+    assert_eq!((&*kind, length), (open, text.len().to_string()));
+    assert!(text.ends_with("\n# EOF\n"));
+    assert!(text.contains("# UNIT outrigger_attempt_duration_seconds seconds\n"));
+    // By their names in either format, none of others; HEAD says how long it would be.
+    for names in [
+        "outrigger_retries,outrigger_build_info",
+        "outrigger_retries_total&family=outrigger_build_info",
+    ] {
+        let path = format!("/metrics?family={names}");
+        let (kind, length, text) = get("GET", &path, &accept);
+        assert_eq!(text.matches("# TYPE ").count(), 2, "{text}");
+        assert!(
+            text.contains("# TYPE outrigger_retries counter\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("outrigger_retries_total{upstream=\"orders\"} 0\n"),
+            "{text}"
+        );
+        let head = get("HEAD", &path, &accept);
+        assert_eq!(head, (kind, length, String::new()));
+    }
+    admin.stop();
+}
+
+#[test]
 fn a_stuck_control_plane_fails_the_heartbeat_and_does_not_hold_up_the_end() {
     let (control, _, _) = FakeControl::new(Vec::new());
     let (handle, questions) = ControlHandle::channel();

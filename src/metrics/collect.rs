@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use self::admission::Admission;
 use super::cells::{Limit, WorkerCells};
+use super::exposition::Format;
 use super::names;
 use super::sheet::{Sample, Sheet};
 use crate::clock::wall_now;
@@ -91,6 +92,8 @@ pub struct Live<'a> {
     pub workers: &'a [WorkerCells],
     /// Reloads.
     pub reloads: &'a ReloadCounters,
+    /// Events and access-log lines that were lost.
+    pub dropped_lines: u64,
 }
 
 /// Renders scrapes. Scrapes take turns.
@@ -113,15 +116,13 @@ impl Collector {
     }
 
     /// The text of a scrape; with `only` just the families of these names.
-    ///
-    /// # Errors
-    /// When the text cannot be encoded, which would be a defect here.
     pub fn render(
         &self,
         live: &Live<'_>,
         caps: Caps,
         only: Option<&BTreeSet<String>>,
-    ) -> prometheus::Result<String> {
+        format: Format,
+    ) -> String {
         let mut sheet = Sheet::default();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State { admission, dropped } = &mut *state;
@@ -140,8 +141,10 @@ impl Collector {
         configuration(&mut sheet, live);
         let version = &*live.process.version;
         sheet.set(&names::BUILD_INFO, &[version, COMMIT], Sample::flag(true));
+        let lost = Sample::count(live.dropped_lines);
+        sheet.set(&names::LOG_LINES_DROPPED, &[], lost);
         process::put(&mut sheet);
-        sheet.encode(only)
+        sheet.encode(only, format)
     }
 }
 

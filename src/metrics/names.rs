@@ -42,6 +42,22 @@ impl Family {
         self.labels.first() == Some(&"upstream")
     }
 
+    /// Its name without what says that it is a counter, as OpenMetrics names it.
+    pub fn stem(&self) -> &'static str {
+        match self.kind {
+            Kind::Counter => self.name.strip_suffix("_total").unwrap_or(self.name),
+            Kind::Gauge | Kind::Histogram => self.name,
+        }
+    }
+
+    /// The unit in its name.
+    pub fn unit(&self) -> Option<&'static str> {
+        let (_, last) = self.stem().rsplit_once('_')?;
+        ["bytes", "ratio", "seconds"]
+            .into_iter()
+            .find(|unit| *unit == last)
+    }
+
     /// Whether its series belong to one instance.
     pub fn of_instance(&self) -> bool {
         self.labels.contains(&"instance")
@@ -133,6 +149,8 @@ families! {
         "Ejection policy files in force and left out.";
     OPEN_CONNECTIONS = Gauge "outrigger_open_connections" ["side"]
         "Open connections of the app and to instances.";
+    LOG_LINES_DROPPED = Counter "outrigger_log_lines_dropped_total" []
+        "Events and access-log lines that were lost: their sink was full or could not be written.";
     SERIES_DROPPED = Counter "outrigger_metric_series_dropped_total" ["family"]
         "Series left out because of max_upstreams or max_instances, added up over scrapes.";
     BUILD_INFO = Gauge "outrigger_build_info" ["version", "commit"]

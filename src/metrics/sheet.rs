@@ -1,12 +1,10 @@
 //! A scrape being written: samples by family and labels, each series once, in a stable order.
-//! Next: `metrics/collect.rs` fills it.
+//! Next: `metrics/collect.rs` fills it, `metrics/exposition.rs` writes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use prometheus::proto;
-use prometheus::{Encoder, TextEncoder};
-
-use super::names::{ALL, Family, Kind};
+use super::exposition::Format;
+use super::names::{ALL, Family};
 
 /// A value of a series.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,75 +107,17 @@ impl Sheet {
         self.put(family, labels, sample);
     }
 
-    /// The text format; with `only` just these families.
-    pub(super) fn encode(self, only: Option<&BTreeSet<String>>) -> prometheus::Result<String> {
-        let Self { mut samples } = self;
-        let mut families = Vec::new();
+    /// The whole text; with `only` just these families, by their names in either format.
+    pub(super) fn encode(mut self, only: Option<&BTreeSet<String>>, format: Format) -> String {
+        let mut out = String::new();
         for family in ALL {
-            let wanted = only.is_none_or(|names| names.contains(family.name));
-            if let Some(series) = samples.remove(family.name).filter(|_| wanted) {
-                families.push(to_proto(family, series));
+            let wanted = only
+                .is_none_or(|names| names.contains(family.name) || names.contains(family.stem()));
+            if let Some(series) = self.samples.remove(family.name).filter(|_| wanted) {
+                format.family(&mut out, family, &series);
             }
         }
-        let mut text = Vec::new();
-        TextEncoder::new().encode(&families, &mut text)?;
-        String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
+        format.end(&mut out);
+        out
     }
-}
-
-fn to_proto(family: &Family, series: BTreeMap<Vec<String>, Sample>) -> proto::MetricFamily {
-    let mut out = proto::MetricFamily::default();
-    out.set_name(family.name.to_owned());
-    out.set_help(family.help.to_owned());
-    out.set_field_type(match family.kind {
-        Kind::Counter => proto::MetricType::COUNTER,
-        Kind::Gauge => proto::MetricType::GAUGE,
-        Kind::Histogram => proto::MetricType::HISTOGRAM,
-    });
-    let metrics = series.into_iter().map(|(values, sample)| {
-        let pairs = family.labels.iter().zip(values).map(|(name, value)| {
-            let mut pair = proto::LabelPair::default();
-            pair.set_name((*name).to_owned());
-            pair.set_value(value);
-            pair
-        });
-        let mut metric = proto::Metric::from_label(pairs.collect());
-        match sample {
-            Sample::Value(value) if family.kind == Kind::Counter => {
-                let mut counter = proto::Counter::default();
-                counter.set_value(value);
-                metric.set_counter(counter);
-            }
-            Sample::Value(value) => {
-                let mut gauge = proto::Gauge::default();
-                gauge.set_value(value);
-                metric.set_gauge(gauge);
-            }
-            Sample::Histogram {
-                buckets,
-                bounds,
-                sum,
-            } => metric.set_histogram(histogram(&buckets, &bounds, sum)),
-        }
-        metric
-    });
-    out.set_metric(metrics.collect());
-    out
-}
-
-fn histogram(buckets: &[u64], bounds: &[f64], sum: f64) -> proto::Histogram {
-    let mut so_far = 0_u64;
-    let mut cumulative = Vec::with_capacity(bounds.len());
-    for (count, bound) in buckets.iter().zip(bounds) {
-        so_far = so_far.saturating_add(*count);
-        let mut bucket = proto::Bucket::default();
-        bucket.set_upper_bound(*bound);
-        bucket.set_cumulative_count(so_far);
-        cumulative.push(bucket);
-    }
-    let mut out = proto::Histogram::default();
-    out.set_sample_count(buckets.iter().sum());
-    out.set_sample_sum(sum);
-    out.set_bucket(cumulative);
-    out
 }

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::metrics::cells::{AppProtocol, UpstreamCells};
 use crate::testing::status::{ejected, instance, process, upstream};
@@ -55,10 +57,11 @@ fn scrape(
         upstreams,
         workers: &workers,
         reloads: &reloads,
+        dropped_lines: 3,
     };
-    let text = collector.render(&live, caps, None).unwrap();
+    let text = collector.render(&live, caps, None, Format::Text);
     assert_eq!(
-        collector.render(&live, caps, None).unwrap().len() / 100,
+        collector.render(&live, caps, None, Format::Text).len() / 100,
         text.len() / 100
     );
     parse(&text)
@@ -162,6 +165,7 @@ fn a_scrape_shows_requests_instances_and_the_process() {
             7.0,
         ),
         ("outrigger_config_reloads_total{result=\"rejected\"}", 1.0),
+        ("outrigger_log_lines_dropped_total", 3.0),
         ("outrigger_policy_files{state=\"active\"}", 1.0),
         ("outrigger_worker_lag_seconds{worker=\"1\"}", 0.0),
     ] {
@@ -190,8 +194,9 @@ fn an_instance_that_left_is_gone_and_only_wanted_families_are_shown() {
         upstreams: &[one],
         workers: &[],
         reloads: &ReloadCounters::new(),
+        dropped_lines: 0,
     };
-    let text = collector.render(&live, CAPS, Some(&only)).unwrap();
+    let text = collector.render(&live, CAPS, Some(&only), Format::Text);
     assert_eq!(text.lines().count(), 3, "{text}");
 }
 
@@ -268,4 +273,46 @@ fn the_common_counters_never_fall() {
     let samples = scrape(1, &[("a", 1), ("b", 7), ("c", 1)]);
     is(&samples, &other, 10.0);
     assert!(!samples.contains_key(&requests("b")));
+}
+
+proptest! {
+    /// Whatever comes and goes: no more labels than the caps allow, and what is left out is counted.
+    #[test]
+    fn caps_hold(
+        rounds in proptest::collection::vec(proptest::collection::btree_set(0_u8..12, 0..12), 1..6),
+        max_upstreams in 1_usize..6,
+        max_instances in 0_usize..20,
+    ) {
+        let caps = Caps { max_instances, max_upstreams, ..CAPS };
+        let collector = Collector::new();
+        let mut dropped = 0.0;
+        for names in rounds {
+            let upstreams: Vec<_> = names.iter().map(|n| with_requests(&format!("u{n}"), 1)).collect();
+            let live = Live {
+                process: &process(),
+                upstreams: &upstreams,
+                workers: &[],
+                reloads: &ReloadCounters::new(),
+                dropped_lines: 0,
+            };
+            let samples = parse(&collector.render(&live, caps, None, Format::Text));
+            let of = |label: &str| -> BTreeSet<String> {
+                let values = samples.keys().filter_map(|k| k.split_once(&format!("{label}=\"")));
+                values.map(|(_, rest)| rest.split('"').next().unwrap().to_owned()).collect()
+            };
+            let mut named = of("upstream");
+            named.retain(|name| !name.starts_with('_'));
+            prop_assert_eq!(named.len(), names.len().min(max_upstreams));
+            let weights = samples.keys().filter(|k| k.starts_with("outrigger_instance_weight{"));
+            let each = if names.len() * 2 <= max_instances { 2 } else { 1 };
+            prop_assert_eq!(weights.count(), named.len() * each);
+            let now: f64 = samples.iter()
+                .filter(|(k, _)| k.starts_with("outrigger_metric_series_dropped_total{"))
+                .map(|(_, n)| n)
+                .sum();
+            let all_shown = each == 2 && names.len() <= max_upstreams || names.is_empty();
+            prop_assert_eq!(now > dropped, !all_shown);
+            dropped = now;
+        }
+    }
 }
