@@ -160,12 +160,14 @@ fn golden_files_hold() {
     );
 }
 
-/// Every YAML file that users are given loads, and none is skipped.
+/// Every YAML file that users are given loads, and none is skipped but those for Prometheus, which
+/// `alert_rules` looks at.
 #[test]
 fn shipped_files_load() {
     let mut paths = Vec::new();
     files(&root().join("config"), &mut paths);
     files(&root().join("examples"), &mut paths);
+    paths.retain(|path| !path.starts_with(root().join("config/prometheus")));
     assert!(paths.len() >= 2);
     for path in paths {
         let (mut out, mut err) = (Vec::new(), Vec::new());

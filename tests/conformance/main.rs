@@ -1,5 +1,6 @@
 //! Conformance tests.
 
+mod alert_rules;
 mod config_golden;
 mod docs_words;
 mod docs_yaml;

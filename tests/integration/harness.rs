@@ -8,6 +8,7 @@ mod h2side;
 mod message;
 mod proxy;
 mod stub;
+mod tools;
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ pub(crate) use h2side::{Call, H2Client, H2Stub, block_on, collect, request};
 pub(crate) use message::{Framing, Message};
 pub(crate) use proxy::{Config, Proxy};
 pub(crate) use stub::{Peer, Stub, black_hole, closed_port};
+pub(crate) use tools::{run, tool};
 
 /// Longest wait for anything that must happen.
 pub(crate) const LONG: Duration = Duration::from_secs(20);

@@ -11,4 +11,6 @@ mod discovery;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod prometheus;
+#[cfg(test)]
 mod registry;

@@ -1,5 +1,6 @@
 //! L. HTTP/2 protocol and abuse.
 
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -10,7 +11,51 @@ use http::Response;
 use super::with_ok;
 use crate::harness::{
     Client, Config, H2Client, H2Stub, RawH2, Stopwatch, Stub, block_on, eventually, kind, request,
+    run, tool,
 };
+
+/// The failed cases of an h2spec report, each as SPEC/NUMBER, and how many there were.
+fn h2spec_report(report: &str) -> (Vec<String>, usize) {
+    let (mut failed, mut all) = (Vec::new(), 0);
+    for suite in report.split("<testsuite ").skip(1) {
+        let package = suite.split("package=\"").nth(1).unwrap();
+        let package = package.split('"').next().unwrap();
+        for (index, case) in suite.split("<testcase ").skip(1).enumerate() {
+            all += 1;
+            if case.contains("<failure") || case.contains("<error") {
+                failed.push(format!("{package}/{}", index + 1));
+            }
+        }
+    }
+    (failed, all)
+}
+
+#[test]
+fn px_074_h2spec() {
+    let Some(h2spec) = tool("h2spec") else { return };
+    // It reads the whole body before it answers: an early answer ends a stream that some cases go on
+    // to misuse, and what they look for can no more be told from a late frame then.
+    let body = "x".repeat(1024);
+    let stub = Stub::answering(format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: 1024\r\n\r\n{body}"
+    ));
+    let proxy = Config::svc(&[stub.address]).start();
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report.xml");
+    let (_, said) = run(Command::new(h2spec)
+        .args(["--strict", "--host", "127.0.0.1", "--path", "/svc/"])
+        .arg("--port")
+        .arg(proxy.address.port().to_string())
+        .arg("--junit-report")
+        .arg(&report));
+    let report = std::fs::read_to_string(&report).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let (mut failed, all) = h2spec_report(&report);
+    // What is no preface is HTTP/1.1 to this port, and gets its 400 instead of a GOAWAY.
+    failed.retain(|case| case != "http2/3.5/2");
+    assert!(failed.is_empty(), "{failed:?}: {said}");
+    assert!(all >= 146, "only {all} cases: {said}");
+    assert!(!stub.requests().is_empty());
+}
 
 #[test]
 fn px_075_rapid_reset() {

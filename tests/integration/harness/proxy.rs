@@ -20,6 +20,7 @@ pub(crate) struct Config {
     nofile: Option<u64>,
     workers: Option<u8>,
     listen: Option<String>,
+    environment: Vec<(String, String)>,
 }
 
 impl Config {
@@ -53,7 +54,8 @@ impl Config {
         self
     }
 
-    /// Several data plane threads; one by default, since each has a pool of its own.
+    /// This many data plane threads. For cases that count connections to an instance, since each
+    /// thread has a pool of its own; all others take [`default_workers`].
     pub(crate) const fn workers(mut self, workers: u8) -> Self {
         self.workers = Some(workers);
         self
@@ -71,6 +73,12 @@ impl Config {
         self
     }
 
+    /// A variable of the process's environment, which is empty otherwise.
+    pub(crate) fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     pub(crate) fn text(&self) -> String {
         let Self { top, services, .. } = self;
         format!(
@@ -78,13 +86,21 @@ impl Config {
              telemetry:\n  listen: \"127.0.0.1:0\"\n  access_log: {{mode: all, log_paths: true}}\n\
              {top}services:\n{services}",
             self.listen.as_deref().unwrap_or("127.0.0.1:0"),
-            self.workers.unwrap_or(1)
+            self.workers.unwrap_or_else(default_workers)
         )
     }
 
     pub(crate) fn start(self) -> Proxy {
         Proxy::start(&self)
     }
+}
+
+/// `OUTRIGGER_TEST_WORKERS`: the whole suite with another number of data plane threads than 1.
+fn default_workers() -> u8 {
+    let text = std::env::var("OUTRIGGER_TEST_WORKERS");
+    text.map_or(1, |text| {
+        text.parse().expect("OUTRIGGER_TEST_WORKERS is a number")
+    })
 }
 
 /// A running proxy; killed when dropped.
@@ -118,6 +134,7 @@ impl Proxy {
             .arg(&path)
             .current_dir(folder.path())
             .env_clear()
+            .envs(config.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -37,7 +37,14 @@ pub(crate) struct Peer {
 impl Stub {
     /// Runs `script` on every connection; the connection closes when it returns.
     pub(crate) fn script(script: impl Fn(&mut Peer) + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), script)
+    }
+
+    /// On a socket of its own.
+    pub(crate) fn on(
+        listener: TcpListener,
+        script: impl Fn(&mut Peer) + Send + Sync + 'static,
+    ) -> Self {
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Seen::default());
         let kept = Arc::clone(&seen);
