@@ -146,3 +146,35 @@ fn px_024_unusual_but_common_bytes() {
         400,
     );
 }
+
+#[test]
+fn px_092_ipv6_literals() {
+    let Ok(listener) = std::net::TcpListener::bind("[::1]:0") else {
+        eprintln!("SKIPPED: this machine has no IPv6 loopback");
+        return;
+    };
+    let stub = Stub::on(listener, |peer| {
+        while peer.request().is_some() {
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    let proxy = Config::svc(&[stub.address]).start();
+    let mut client = Client::connect(proxy.address);
+    for request in [
+        "GET / HTTP/1.1\r\nHost: svc".to_owned(),
+        // The proxy's own address, so the first segment is the service.
+        format!("GET /svc HTTP/1.1\r\nHost: [::1]:{}", proxy.address.port()),
+        "GET /svc HTTP/1.1\r\nHost: [::1]".to_owned(),
+    ] {
+        client.send(format!("{request}\r\n\r\n"));
+        assert_eq!(client.response().status(), 200, "{request}");
+    }
+    let label = format!("instance=\"{}\"", stub.address);
+    assert!(label.starts_with("instance=\"[::1]:"));
+    let attempts = ["outcome=\"success\"", &*label];
+    assert_eq!(proxy.metric("outrigger_attempts_total", &attempts), 3);
+    for host in ["[::1", "[::1]x", "::1", "[]", "[::1]:99999"] {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        refused(&proxy, &stub, request, 400);
+    }
+}

@@ -1,9 +1,14 @@
 //! M. Time-outs and slow peers. Scaled down: the table's seconds are tenths here.
 
+use std::process::Command;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::CHUNKED;
-use crate::harness::{Client, Config, Stopwatch, Stub, black_hole, eventually, pause_ms};
+use crate::harness::{
+    Client, Config, Stopwatch, Stub, black_hole, eventually, pause_ms, run, tool,
+};
 
 #[test]
 fn px_080_slow_head_silence_and_idle_keep_alive() {
@@ -197,5 +202,94 @@ fn an_instance_that_takes_no_more_of_the_body() {
     assert_eq!(
         (answer.status(), answer.reason()),
         (504, Some("upstream_idle"))
+    );
+}
+
+/// Where the library is that `faketime` loads into a process.
+fn faketime() -> Option<String> {
+    let program = tool("faketime")?;
+    let (_, said) = run(Command::new(program).args(["-f", "+0", "sh", "-c", "echo $LD_PRELOAD"]));
+    Some(said.trim().to_owned())
+}
+
+#[test]
+fn px_084_wall_clock_jumps() {
+    let Some(library) = faketime() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let clock = folder.path().join("clock");
+    let set = |offset: &str| {
+        let fresh = folder.path().join("fresh");
+        std::fs::write(&fresh, format!("{offset}\n")).unwrap();
+        std::fs::rename(&fresh, &clock).unwrap();
+    };
+    set("+0");
+    let bad = Stub::script(|peer| {
+        peer.request();
+    });
+    let good = Stub::ok();
+    let slow = Stub::script(|peer| {
+        peer.request();
+        peer.closed();
+    });
+    let keys = "load_balancer: round_robin\nretry: {max_attempts: 1}";
+    // As when somebody sets the clock: what is counted since the start of the machine stays.
+    let proxy = Config::svc_with(&[bad.address, good.address], keys)
+        .service("slow", &[slow.address], "timeout: {request: 2s}")
+        .top("limits: {header_timeout: 2s}")
+        .environment("LD_PRELOAD", &library)
+        .environment("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap())
+        .environment("FAKETIME_NO_CACHE", "1")
+        .environment("DONT_FAKE_MONOTONIC", "1")
+        .start();
+    eventually("an ejection", || {
+        Client::connect(proxy.address).get("/");
+        proxy
+            .lines()
+            .iter()
+            .any(|l| l["event"] == "instance_ejected")
+    });
+    let tried = bad.requests().len();
+    let mut client = Client::connect(proxy.address);
+    let stamp = |line: &Value| humantime::parse_rfc3339(line["ts"].as_str().unwrap()).unwrap();
+    let before = stamp(&proxy.access_line(0));
+    let hour = Duration::from_secs(3600);
+    for jump in ["+2h", "-2h", "+0"] {
+        set(jump);
+        let mut waiting = Client::connect(proxy.address);
+        let mut silent = Client::connect(proxy.address);
+        let watch = Stopwatch::start();
+        waiting.send("GET / HTTP/1.1\r\nHost: slow\r\n\r\n");
+        silent.send("GET / HT");
+        // Nothing ends early ...
+        for _ in 0..50 {
+            assert_eq!(
+                client.get("/").text(),
+                "ok",
+                "{jump}: the ejected one came back"
+            );
+        }
+        assert!(waiting.is_quiet() && silent.is_quiet(), "{jump}");
+        // ... and nothing late.
+        let answer = waiting.response();
+        assert_eq!(answer.reason(), Some("request_timeout"), "{jump}");
+        assert!(silent.closed_within(Duration::from_secs(10)), "{jump}");
+        assert!(watch.ms() >= 1_900, "{jump}: {} ms", watch.ms());
+        // The jump was there: the stamps show it.
+        eventually("lines of that time", || {
+            let last = stamp(proxy.access().last().unwrap());
+            match jump {
+                "+2h" => last > before + hour,
+                "-2h" => last < before - hour,
+                _ => last > before && last < before + hour,
+            }
+        });
+    }
+    assert_eq!(bad.requests().len(), tried, "no probe is due yet");
+    let early = ["instance_restored", "probe_failed"];
+    let events = proxy.lines();
+    assert!(
+        events
+            .iter()
+            .all(|l| !early.iter().any(|e| l["event"] == *e))
     );
 }

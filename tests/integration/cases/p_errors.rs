@@ -227,6 +227,38 @@ fn px_097_no_default_route() {
 }
 
 #[test]
+fn px_097_dns_rebinding() {
+    let (_stub, proxy) = with_ok();
+    let ask = |listener: &str, path: &str, host: &str| {
+        let mut client = Client::connect(proxy.listener(listener));
+        client.send(format!(
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\nConnection: close\r\n\r\n"
+        ));
+        client.response()
+    };
+    let port = proxy.listener("admin").port();
+    for host in [
+        "evil.example".to_owned(),
+        format!("evil.example:{port}"),
+        format!("127.0.0.1.evil.example:{port}"),
+        format!("localhost.evil.example:{port}"),
+    ] {
+        let answer = ask("admin", "/api/v1/status", &host);
+        assert_eq!(answer.status(), 421, "{host}");
+        assert!(!answer.text().contains("upstreams"), "{host}");
+    }
+    for host in [format!("localhost:{port}"), format!("127.0.0.1:{port}")] {
+        assert_eq!(ask("admin", "/api/v1/status", &host).status(), 200);
+    }
+    // A scraper may call it anything; there is nothing to change and no configuration to see.
+    assert_eq!(ask("telemetry", "/metrics", "evil.example").status(), 200);
+    assert_eq!(
+        ask("telemetry", "/api/v1/status", "evil.example").status(),
+        404
+    );
+}
+
+#[test]
 fn px_098_content_coding_untouched() {
     let head = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\n";
     let stub = Stub::answering([head.as_bytes(), b"\x1f\x8b\x00"].concat());
