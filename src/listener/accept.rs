@@ -56,9 +56,9 @@ pub async fn tcp(
         match accepted {
             Ok((stream, peer)) => {
                 trouble.over();
+                full(&worker).await;
                 let service = service.clone();
                 take(&worker, stream, peer, service, &handovers);
-                full(&worker).await;
             }
             Err(_) if *drain.borrow() >= DrainPhase::Draining => return Ok(()),
             Err(error) => trouble.wait(&worker, &error).await,
@@ -133,9 +133,9 @@ pub async fn unix(
         match accepted {
             Ok((stream, _)) => {
                 trouble.over();
+                full(&worker).await;
                 worker.connection_opened();
                 task::spawn_local(connection::run(Rc::clone(&worker), stream, None, None));
-                full(&worker).await;
             }
             Err(_) if *drain.borrow() >= DrainPhase::Draining => return Ok(()),
             Err(error) => trouble.wait(&worker, &error).await,
@@ -172,7 +172,8 @@ fn less_busy(worker: &Worker) -> Option<usize> {
     (least != worker.index && own >= count + UNEVEN).then_some(least)
 }
 
-/// At the limit of connections nothing is accepted until one ends; the kernel's queue waits.
+/// At the limit of connections nothing is served until one ends: what was just accepted waits here, the
+/// rest in the kernel's queue. Looked at after accepting, since the other workers accept meanwhile.
 async fn full(worker: &Worker) {
     let mut counted = false;
     loop {

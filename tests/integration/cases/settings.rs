@@ -66,19 +66,23 @@ fn apps_may_come_over_a_unix_socket() {
 
 #[test]
 fn connections_above_the_limit_wait() {
-    let stub = Stub::ok();
-    let proxy = Config::svc(&[stub.address])
-        .top("limits: {max_connections: 2}")
-        .start();
-    let mut kept: Vec<Client> = (0..2).map(|_| Client::connect(proxy.address)).collect();
-    for client in &mut kept {
-        assert_eq!(client.get("/").status(), 200);
+    // Each thread accepts by itself; the limit is of all together.
+    for workers in [1, 4] {
+        let stub = Stub::ok();
+        let proxy = Config::svc(&[stub.address])
+            .top("limits: {max_connections: 2}")
+            .workers(workers)
+            .start();
+        let mut kept: Vec<Client> = (0..2).map(|_| Client::connect(proxy.address)).collect();
+        for client in &mut kept {
+            assert_eq!(client.get("/").status(), 200);
+        }
+        let mut third = Client::connect(proxy.address);
+        third.send("GET / HTTP/1.1\r\nHost: svc\r\n\r\n");
+        assert!(third.is_quiet(), "{workers} workers");
+        kept.pop();
+        assert_eq!(third.response().status(), 200);
     }
-    let mut third = Client::connect(proxy.address);
-    third.send("GET / HTTP/1.1\r\nHost: svc\r\n\r\n");
-    assert!(third.is_quiet());
-    kept.pop();
-    assert_eq!(third.response().status(), 200);
 }
 
 #[test]
