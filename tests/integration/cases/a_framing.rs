@@ -175,7 +175,7 @@ fn px_009_response_with_cl_and_te() {
         let stub = Stub::answering(format!(
             "HTTP/1.1 200 OK\r\n{framing}\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
         ));
-        let proxy = Config::svc(&[stub.address]).start();
+        let proxy = Config::svc(&[stub.address]).workers(1).start();
         let mut client = Client::connect(proxy.address);
         let answer = client.get("/");
         assert_eq!(answer.status(), 200, "{answer:?}");

@@ -41,7 +41,7 @@ fn px_025_fixed_hop_by_hop_set_both_ways() {
             }
         }
     });
-    let proxy = Config::svc(&[stub.address]).start();
+    let proxy = Config::svc(&[stub.address]).workers(1).start();
     let mut client = Client::connect(proxy.address);
     // An upstream's close is not the app's.
     client.send(format!(

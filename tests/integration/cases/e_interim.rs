@@ -45,7 +45,7 @@ fn px_035_final_status_instead_of_100() {
             return;
         }
     });
-    let proxy = Config::svc(&[stub.address]).start();
+    let proxy = Config::svc(&[stub.address]).workers(1).start();
     let mut client = Client::connect(proxy.address);
     let watch = Stopwatch::start();
     client

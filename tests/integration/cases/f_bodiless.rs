@@ -11,7 +11,7 @@ use crate::harness::{
 fn px_038_head() {
     for (line, length) in [("Content-Length: 12345", Some("12345")), (CHUNKED, None)] {
         let stub = Stub::answering(format!("HTTP/1.1 200 OK\r\n{line}\r\nX-A: 1\r\n\r\n"));
-        let proxy = Config::svc(&[stub.address]).start();
+        let proxy = Config::svc(&[stub.address]).workers(1).start();
         let mut client = Client::connect(proxy.address);
         for _ in 0..3 {
             client.send("HEAD / HTTP/1.1\r\nHost: svc\r\n\r\n");
@@ -35,7 +35,7 @@ fn px_038_head() {
 fn px_039_204_with_cl_or_te() {
     for line in ["Content-Length: 3", CHUNKED] {
         let stub = Stub::answering(format!("HTTP/1.1 204 No Content\r\n{line}\r\n\r\n"));
-        let proxy = Config::svc(&[stub.address]).start();
+        let proxy = Config::svc(&[stub.address]).workers(1).start();
         let mut client = Client::connect(proxy.address);
         for method in ["GET", "HEAD", "POST"] {
             client.send(format!("{method} / HTTP/1.1\r\nHost: svc\r\n\r\n"));

@@ -72,7 +72,7 @@ fn px_050_h1_response_trailers() {
     let stub = Stub::answering(format!(
         "HTTP/1.1 200 OK\r\nTrailer: X-T\r\n{CHUNKED}\r\n\r\n2\r\nok\r\n0\r\nX-T: v\r\n\r\n"
     ));
-    let proxy = Config::svc(&[stub.address]).start();
+    let proxy = Config::svc(&[stub.address]).workers(1).start();
     let mut client = Client::connect(proxy.address);
     client.send("GET / HTTP/1.1\r\nHost: svc\r\nTE: trailers\r\n\r\n");
     let answer = client.response();

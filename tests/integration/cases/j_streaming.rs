@@ -111,7 +111,7 @@ fn px_062_early_response_on_a_kept_connection() {
             return;
         }
     });
-    let proxy = Config::svc(&[stub.address]).start();
+    let proxy = Config::svc(&[stub.address]).workers(1).start();
     let mut client = Client::connect(proxy.address);
     client.send("POST / HTTP/1.1\r\nHost: svc\r\nContent-Length: 1000000\r\n\r\n");
     client.send(vec![b'x'; 100_000]);
