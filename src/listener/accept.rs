@@ -74,18 +74,26 @@ fn take(
     service: Option<Arc<str>>,
     handovers: &Handovers,
 ) {
-    let place = less_busy(worker)
+    let other = less_busy(worker);
+    let place = other
         .and_then(|other| handovers.get(other))
         .and_then(|queue| queue.try_reserve().ok());
-    let Some(place) = place else {
+    let cells = other.and_then(|other| worker.shared.cells.get(other));
+    let (Some(place), Some(cells)) = (place, cells) else {
+        worker.connection_opened();
         return begin(worker, stream, peer, service);
     };
     match stream.into_std() {
-        Ok(stream) => place.send(Handed {
-            stream,
-            peer,
-            service,
-        }),
+        Ok(stream) => {
+            // Counted from now on, and for its new worker: until that takes it, it is a file and a
+            // reason to hand over no more.
+            cells.app_connections.fetch_add(1, Relaxed);
+            place.send(Handed {
+                stream,
+                peer,
+                service,
+            });
+        }
         Err(error) => tracing::warn!(%error, "connection lost on its way to another worker"),
     }
 }
@@ -100,7 +108,10 @@ pub async fn handed(worker: Rc<Worker>, mut queue: mpsc::Receiver<Handed>) {
     {
         match tokio::net::TcpStream::from_std(stream) {
             Ok(stream) => begin(&worker, stream, peer, service),
-            Err(error) => tracing::warn!(%error, "connection lost on its way to another worker"),
+            Err(error) => {
+                worker.connection_closed();
+                tracing::warn!(%error, "connection lost on its way to another worker");
+            }
         }
     }
 }
@@ -143,6 +154,7 @@ pub async fn unix(
     }
 }
 
+/// Serves a connection that is counted already.
 fn begin(
     worker: &Rc<Worker>,
     stream: tokio::net::TcpStream,
@@ -151,7 +163,6 @@ fn begin(
 ) {
     // Without it small answers wait for acknowledgements; a socket that refuses it is closed soon.
     let _closing = stream.set_nodelay(true);
-    worker.connection_opened();
     task::spawn_local(connection::run(
         Rc::clone(worker),
         stream,
