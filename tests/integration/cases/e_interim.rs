@@ -56,7 +56,7 @@ fn px_035_final_status_instead_of_100() {
     }
     assert_eq!(answer.status(), 413);
     assert!(
-        watch.elapsed() < Duration::from_secs(1),
+        watch.elapsed() < Duration::from_secs(10),
         "{} ms",
         watch.ms()
     );

@@ -356,7 +356,7 @@ fn px_073_retry_budget_and_total_time() {
     for _ in 0..REQUESTS {
         let one = Stopwatch::start();
         assert_eq!(client.get("/").status(), 503);
-        assert!(one.elapsed() < Duration::from_millis(2_200));
+        assert!(one.elapsed() < Duration::from_secs(5));
     }
     let attempts: usize = stubs.iter().map(|s| s.requests().len()).sum();
     let seconds = usize::try_from(watch.elapsed().as_secs()).unwrap() + 2;
