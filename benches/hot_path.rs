@@ -1,5 +1,7 @@
 //! What every request passes, each step by itself: the route, the pick, the headers, the budget of
 //! retries, the classification of an answer, the detector. `cargo bench --bench hot_path [-- NAME]`.
+//! `benches/instructions` runs route, pick and window once each under callgrind instead and counts
+//! their instructions, for several sizes: what a request costs must not grow with the set-up.
 
 #![expect(
     clippy::expect_used,
@@ -31,6 +33,11 @@ use outrigger::upstream::Upstream;
 use outrigger::upstream::headers::{Seen, clean_request, clean_response};
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(at) = arguments.iter().position(|a| a == "once") {
+        let size = arguments[at + 2].parse().expect("a number");
+        return once(&arguments[at + 1], size);
+    }
     let mut criterion = Criterion::default().configure_from_args();
     routes(&mut criterion);
     picks(&mut criterion);
@@ -38,6 +45,58 @@ fn main() {
     windows(&mut criterion);
     detector(&mut criterion);
     criterion.final_summary();
+}
+
+/// Calls that are counted.
+const CALLS: usize = 10_000;
+
+/// One step, [`CALLS`] times, after its set-up. callgrind counts what is below [`counted`].
+fn once(step: &str, size: usize) {
+    match step {
+        "route" => {
+            let table = table(size);
+            let host = format!("service-{}.shop.internal", size / 2);
+            let parts = head(&host, "/v1/orders");
+            let authority = Authority::parse(&host).expect("a host");
+            counted(|_| {
+                let found = route(&table, black_box(&parts), Some(&authority));
+                assert!(found.is_ok());
+            });
+        }
+        "pick" => {
+            let set = selectable(size, |_| 1_000);
+            let mut rng = fastrand::Rng::with_seed(7);
+            let mut turn = RoundRobinState::default();
+            let (now, algorithm) = (Timestamp::ZERO, LoadBalancer::P2cLeastRequest);
+            counted(|_| {
+                let context = PickContext { now, tried: &[] };
+                let entry = pick(algorithm, &set, &context, &mut rng, &mut turn);
+                black_box(entry.is_some());
+            });
+        }
+        "window" => {
+            let mut windows: Vec<Window> = (0..size).map(|_| Window::default()).collect();
+            let sample = Sample {
+                class: OutcomeClass::Success,
+                count: 20,
+                own_timeout: false,
+                death: None,
+                kind: None,
+            };
+            counted(|call| {
+                let bucket = BucketIndex(u64::try_from(call / 1_000).unwrap());
+                windows[call % size].add(black_box(&sample), bucket);
+            });
+        }
+        other => unreachable!("there is no step {other}"),
+    }
+}
+
+#[inline(never)]
+fn counted(mut step: impl FnMut(usize)) {
+    for call in 0..CALLS {
+        step(call);
+    }
 }
 
 fn table(services: usize) -> RouteTable {

@@ -21,6 +21,7 @@ pub mod log;
 pub mod metrics;
 pub mod outlier;
 pub mod policy;
+pub mod protocol;
 pub mod registry;
 pub mod router;
 pub mod signal;

@@ -9,4 +9,5 @@ mod pick;
 pub mod retry;
 pub mod stack;
 mod verdict;
+mod watch;
 mod wire_error;

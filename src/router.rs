@@ -88,6 +88,18 @@ pub fn route(
         let name = value.to_str().unwrap_or_default();
         return by_name(table, name, Rule::Header, 0);
     }
+    route_unnamed(table, parts, authority)
+}
+
+/// [`route`] for a request that is known to have no [`UPSTREAM_HEADER`].
+///
+/// # Errors
+/// [`Missed`] when the table has no such name.
+pub fn route_unnamed(
+    table: &RouteTable,
+    parts: &request::Parts,
+    authority: Option<&Authority<'_>>,
+) -> Result<Found, Missed> {
     if let Some(authority) = authority.filter(|a| !a.is_loopback()) {
         if let Some(route) = table.by_host(authority) {
             return Ok(Found {

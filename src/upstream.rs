@@ -5,6 +5,7 @@
 
 pub mod connect;
 pub mod headers;
+pub mod http1;
 pub mod pool;
 pub mod request_body;
 pub mod request_head;

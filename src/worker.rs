@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -30,6 +30,9 @@ const TIDY_EVERY: Duration = Duration::from_millis(250);
 /// Longest step of the loop-lag watch.
 const LAG_STEP: Duration = Duration::from_millis(50);
 
+/// Maps that are kept for their room, and the most room of one that is.
+const SPARE_HEADERS: usize = 128;
+const SPARE_ROOM: usize = 96;
 /// One line about a full house per this time.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 /// Time for the last answers, before connections are cut.
@@ -115,6 +118,7 @@ pub struct Worker {
     pub connections: Connections,
     /// Not for secrets.
     pub rng: RefCell<fastrand::Rng>,
+    spare_headers: RefCell<Vec<HeaderMap>>,
     snapshot: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     round_robins: RefCell<FxHashMap<usize, RoundRobinState>>,
     stalled_at: Cell<Timestamp>,
@@ -135,6 +139,7 @@ impl Worker {
             pools: Pools::new(shared.clock, row, shared.cells.len()),
             connections: Connections::default(),
             rng: RefCell::new(fastrand::Rng::with_seed(seed)),
+            spare_headers: RefCell::default(),
             snapshot: RefCell::new(Cache::new(Arc::clone(&shared.snapshot))),
             round_robins: RefCell::default(),
             stalled_at: Cell::new(Timestamp::ZERO),
@@ -147,6 +152,20 @@ impl Worker {
     /// The snapshot of the moment.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(self.snapshot.borrow_mut().load())
+    }
+
+    /// An empty map with room, from a request that is over.
+    pub fn spare_headers(&self) -> HeaderMap {
+        self.spare_headers.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Keeps the room of a map for another request.
+    pub fn keep_headers(&self, mut headers: HeaderMap) {
+        let mut spare = self.spare_headers.borrow_mut();
+        if spare.len() < SPARE_HEADERS && headers.capacity() <= SPARE_ROOM {
+            headers.clear();
+            spare.push(headers);
+        }
     }
 
     /// Our counters.

@@ -59,6 +59,8 @@ pub struct ConnectionState {
     clock: Clock,
     /// When the head in reading began; 0 when none is.
     head_since: AtomicU64,
+    /// When bytes came last while no request was served.
+    read_at: AtomicU64,
     /// When the last answer was complete; 0 before the first.
     idle_since: AtomicU64,
     active: AtomicU32,
@@ -108,6 +110,7 @@ impl ConnectionState {
         Self {
             clock,
             head_since: AtomicU64::new(clock.now().as_nanos()),
+            read_at: AtomicU64::new(0),
             idle_since: AtomicU64::new(0),
             active: AtomicU32::new(0),
             multiplexed: AtomicU8::new(0),
@@ -122,8 +125,24 @@ impl ConnectionState {
         self.heard_before.store(heard, Relaxed);
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         self.heard.store(heard.saturating_add(count), Relaxed);
-        if self.active.load(Relaxed) == 0 && self.head_since.load(Relaxed) == 0 {
-            self.head_since.store(self.clock.now().as_nanos(), Relaxed);
+        if self.active.load(Relaxed) > 0 {
+            return;
+        }
+        let now = self.clock.now().as_nanos();
+        self.read_at.store(now, Relaxed);
+        if self.head_since.load(Relaxed) == 0 {
+            self.head_since.store(now, Relaxed);
+        }
+    }
+
+    /// When the head that was just parsed was complete: with the bytes that were read last, unless
+    /// they came before the last answer ended or beside another request.
+    pub fn head_complete(&self, clock: Clock) -> Timestamp {
+        let read = self.read_at.load(Relaxed);
+        if self.active.load(Relaxed) == 0 && read > self.idle_since.load(Relaxed) {
+            Timestamp::from_nanos(read)
+        } else {
+            clock.now()
         }
     }
 

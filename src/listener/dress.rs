@@ -1,6 +1,6 @@
 //! What the proxy adds to a request, and the parts of its head that it changes.
 
-use http::header::{HOST, HeaderMap, HeaderValue};
+use http::header::{HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 
 use super::http::{Asked, Connection};
@@ -21,25 +21,35 @@ pub(super) fn dress(
     prefix: Option<&HeaderValue>,
     host: Option<&HeaderValue>,
 ) {
-    headers::append_to_list(headers, HOP, &worker.shared.hop);
+    let seen = asked.seen;
+    headers::append_to_list(headers, seen.own(), HOP, &worker.shared.hop);
     if let Some(id) = &asked.request_id {
-        headers.insert(REQUEST_ID, id.clone());
+        if seen.request_id() {
+            headers.insert(REQUEST_ID, id.clone());
+        } else {
+            headers.append(REQUEST_ID, id.clone());
+        }
     }
     if let Some(prefix) = prefix {
-        headers::append_to_list(headers, FORWARDED_PREFIX, prefix);
+        headers::append_to_list(headers, true, FORWARDED_PREFIX, prefix);
     }
     if service.via == Via::Both {
-        headers::append_to_list(headers, http::header::VIA, &VIA_ENTRY);
+        headers::append_to_list(headers, seen.via(), http::header::VIA, &VIA_ENTRY);
     }
     if service.forwarded_headers == ForwardedHeaders::Append {
         let peer = connection.peer.map(|p| p.ip().to_canonical().to_string());
         if let Some(peer) = peer.and_then(|p| HeaderValue::try_from(p).ok()) {
-            headers::append_to_list(headers, FORWARDED_FOR, &peer);
+            headers::append_to_list(headers, true, FORWARDED_FOR, &peer);
         }
         if let Some(host) = host {
-            headers::append_to_list(headers, FORWARDED_HOST, host);
+            headers::append_to_list(headers, true, FORWARDED_HOST, host);
         }
-        headers::append_to_list(headers, FORWARDED_PROTO, &HeaderValue::from_static("http"));
+        headers::append_to_list(
+            headers,
+            true,
+            FORWARDED_PROTO,
+            &HeaderValue::from_static("http"),
+        );
     }
 }
 
@@ -47,14 +57,14 @@ pub(super) fn dress(
 /// absolute target or `:authority` comes before Host.
 pub(super) fn passed_host(
     service: &Service,
-    parts: &http::request::Parts,
+    uri: &http::Uri,
+    host: Option<&HeaderValue>,
     loopback: bool,
 ) -> Option<HeaderValue> {
     if loopback && service.host_header == HostHeader::Auto {
         return None;
     }
-    let host = parts.headers.get(HOST);
-    let text = match parts.uri.authority() {
+    let text = match uri.authority() {
         Some(authority) => authority.as_str(),
         None => host?.to_str().ok()?,
     };

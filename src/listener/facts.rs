@@ -1,6 +1,6 @@
 //! Facts read from a request's head, once.
 
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Request, Version};
 use hyper::body::Incoming;
 
@@ -66,6 +66,7 @@ pub(super) fn note(
     snapshot: &Snapshot,
     parts: &http::request::Parts,
     seen: Seen,
+    host: Option<&HeaderValue>,
     request_id: Option<&HeaderValue>,
 ) -> Option<RequestNote> {
     let settings = &snapshot.config.telemetry.access_log;
@@ -75,9 +76,7 @@ pub(super) fn note(
     Some(RequestNote {
         method: parts.method.clone(),
         path: settings.log_paths.then(|| parts.uri.path().to_owned()),
-        host: parts
-            .headers
-            .get(HOST)
+        host: host
             .cloned()
             .or_else(|| HeaderValue::from_str(parts.uri.authority()?.as_str()).ok()),
         request_id: request_id.cloned(),

@@ -37,7 +37,7 @@ use crate::timer::Timer;
 use crate::upstream::headers::{self, Framing, REQUEST_ID, Seen, VIA_ENTRY};
 use crate::upstream::request_body::{RequestBody, RequestBodyParts};
 use crate::upstream::request_head::host_value;
-use crate::upstream::response_body::{Carrier, ProxyBody, UpstreamBody, UpstreamBodyParts};
+use crate::upstream::response_body::{ProxyBody, Source, UpstreamBody, UpstreamBodyParts};
 use crate::upstream::tunnel;
 use crate::worker::{DrainPhase, Snapshot, Worker};
 
@@ -60,6 +60,8 @@ pub(super) struct Asked {
     pub(super) trailers: bool,
     pub(super) request_id: Option<HeaderValue>,
     pub(super) via: Via,
+    /// What stood in the request's head.
+    pub(super) seen: Seen,
 }
 
 /// A request being served. What can be said at once is said without a task or an allocation; the
@@ -119,9 +121,13 @@ struct Admitted {
     on_upgrade: Option<hyper::upgrade::OnUpgrade>,
     /// Its Host is a loopback name, or missing.
     loopback: bool,
+    /// As it came.
+    host: Option<HeaderValue>,
     asked: Asked,
     guard: RequestGuard,
     started: Timestamp,
+    /// `started` is now.
+    at_once: bool,
 }
 
 /// A request that is answered by us.
@@ -148,7 +154,7 @@ fn admit(
     connection: &Connection,
     mut request: Request<Incoming>,
 ) -> Result<(Admitted, Result<Found, Missed>), Refused> {
-    let started = worker.clock.now();
+    let started = connection.state.head_complete(worker.clock);
     let snapshot = worker.snapshot();
     let seen = Seen::scan(request.headers());
     let on_upgrade = wants_upgrade(&request, seen).then(|| hyper::upgrade::on(&mut request));
@@ -161,8 +167,16 @@ fn admit(
         trailers: parts.version == Version::HTTP_2,
         request_id: request_id(worker, &parts.headers, seen),
         via: Via::None,
+        seen,
     };
-    let note = note(&snapshot, &parts, seen, asked.request_id.as_ref());
+    let host = parts.headers.get(HOST).cloned();
+    let note = note(
+        &snapshot,
+        &parts,
+        seen,
+        host.as_ref(),
+        asked.request_id.as_ref(),
+    );
     let most = snapshot.config.limits.max_header_bytes;
     let perhaps_too_large = parts.version < Version::HTTP_2
         && connection.state.head_at_most() > u64::try_from(most).unwrap_or(u64::MAX);
@@ -192,7 +206,8 @@ fn admit(
             let loopback = authority.as_ref().is_none_or(Authority::is_loopback);
             let found = match &connection.service {
                 Some(name) => own_port(&snapshot, name),
-                None => router::route(&snapshot.table, &parts, authority.as_ref()),
+                None if seen.own() => router::route(&snapshot.table, &parts, authority.as_ref()),
+                None => router::route_unnamed(&snapshot.table, &parts, authority.as_ref()),
             };
             (found, loopback)
         }
@@ -218,18 +233,21 @@ fn admit(
         seen,
         on_upgrade,
         loopback,
+        host,
         asked,
         guard,
         started,
+        at_once: true,
     };
     Ok((admitted, found))
 }
 
 async fn look_up_first(
-    admitted: Admitted,
+    mut admitted: Admitted,
     connection: Rc<Connection>,
     missed: Missed,
 ) -> Result<Response<ProxyBody>, Unanswered> {
+    admitted.at_once = false;
     match look_up(&admitted.worker, &admitted.snapshot, &missed).await {
         Ok(found) => match dispatch(admitted, &connection, found) {
             Ok(flow) => flow.run().await,
@@ -261,6 +279,7 @@ impl Flow {
     async fn run(mut self: Box<Self>) -> Result<Response<ProxyBody>, Unanswered> {
         if let Some(incoming) = self.incoming.take() {
             self.exchange.body = Box::pin(after_first_frame(&self.exchange, incoming)).await;
+            self.exchange.moment = None;
         }
         let worker = Rc::clone(&self.exchange.worker);
         let outcome = {
@@ -326,9 +345,11 @@ fn dispatch(
         seen,
         on_upgrade,
         loopback,
+        host: came,
         mut asked,
         mut guard,
         started,
+        at_once,
     } = admitted;
     let route = found.route;
     let service = &route.settings.service;
@@ -365,7 +386,7 @@ fn dispatch(
         let refusal = Refusal::new(Reason::BadRequest, "the request target cannot be forwarded");
         return refuse(refusal, guard, asked);
     };
-    let host = passed_host(service, &parts, loopback);
+    let host = passed_host(service, &parts.uri, came.as_ref(), loopback);
     let upgrade = on_upgrade.is_some();
     asked.trailers |= headers::clean_request(&mut parts.headers, seen, upgrade);
     dress(
@@ -378,7 +399,7 @@ fn dispatch(
         host.as_ref(),
     );
     let host = host_value(service, &route, host);
-    if parts.headers.get(HOST) != Some(&host) {
+    if came.as_ref() != Some(&host) {
         parts.headers.insert(HOST, host);
     }
     if parts.version == Version::HTTP_2 {
@@ -420,6 +441,7 @@ fn dispatch(
             headers: RefCell::new(parts.headers),
             body,
             time,
+            moment: at_once.then_some(started),
             upgrade,
             guard,
             course: Course::default(),
@@ -449,41 +471,44 @@ fn deliver(
         guard,
         timer,
         body,
+        headers,
         ..
     } = exchange;
+    worker.keep_headers(headers.into_inner());
     let Delivery {
         mut response,
-        mut carrier,
+        mut source,
         attempt,
         class,
         kind,
         idle,
+        at,
     } = delivery;
     let status = response.status();
     let switched = status == StatusCode::SWITCHING_PROTOCOLS;
-    let framing = headers::clean_response(response.headers_mut(), asked.trailers, switched);
+    let (framing, seen) = headers::clean_response(response.headers_mut(), asked.trailers, switched);
     if framing == Framing::Doubtful
-        && let Carrier::Http1(lent) = &mut carrier
+        && let Source::Http1(lent, _) = &mut source
     {
         lent.spend();
     }
-    if switched && let Some(app) = on_upgrade {
-        let instance = hyper::upgrade::on(&mut response);
+    if switched
+        && let Some(app) = on_upgrade
+        && let Source::Http1(lent, _) = source
+    {
         attempt.finish(OutcomeClass::Success, None);
-        drop(carrier);
-        let idle = stack::tunnel_idle(&route.settings.service);
-        tokio::task::spawn_local(tunnel::run(worker, app, instance, idle, guard));
-        let (parts, _incoming) = response.into_parts();
-        return finish_head(Response::from_parts(parts, ProxyBody::Empty), asked);
+        if let Some(instance) = lent.into_raw() {
+            let idle = stack::tunnel_idle(&route.settings.service);
+            tokio::task::spawn_local(tunnel::run(worker, app, instance, idle, guard));
+        }
+        return finish_head(response.map(|()| ProxyBody::Empty), seen, asked);
     }
     if status == StatusCode::NO_CONTENT {
         response.headers_mut().remove(CONTENT_LENGTH);
     }
     let unsent = body.filter(|b| b.written_at().is_none());
-    let (parts, incoming) = response.into_parts();
     let body = UpstreamBody::wrap(UpstreamBodyParts {
-        inner: incoming,
-        carrier,
+        source,
         request_body: unsent,
         attempt,
         request: guard,
@@ -492,23 +517,32 @@ fn deliver(
         grpc: asked.grpc && !asked.head,
         idle,
         timer,
+        at,
     });
-    finish_head(Response::from_parts(parts, body), asked)
+    finish_head(response.map(|()| body), seen, asked)
 }
 
-fn finish_head(mut response: Response<ProxyBody>, asked: &Asked) -> Response<ProxyBody> {
+fn finish_head(
+    mut response: Response<ProxyBody>,
+    seen: Seen,
+    asked: &Asked,
+) -> Response<ProxyBody> {
     // hyper speaks HTTP/1.0 to an app that does; an answer of that version would also end the
     // connection of one that asked to keep it.
     *response.version_mut() = asked.version.max(Version::HTTP_11);
     let headers = response.headers_mut();
     match asked.via {
         Via::Response | Via::Both => {
-            headers::append_to_list(headers, http::header::VIA, &VIA_ENTRY);
+            headers::append_to_list(headers, seen.via(), http::header::VIA, &VIA_ENTRY);
         }
         Via::None => {}
     }
     if let Some(id) = &asked.request_id {
-        headers.entry(REQUEST_ID).or_insert_with(|| id.clone());
+        if seen.request_id() {
+            headers.entry(REQUEST_ID).or_insert_with(|| id.clone());
+        } else {
+            headers.append(REQUEST_ID, id.clone());
+        }
     }
     response
 }

@@ -28,6 +28,7 @@ pub struct RequestGuard {
     version: &'static str,
     started: Timestamp,
     head_at: Option<Timestamp>,
+    ended_at: Option<Timestamp>,
     status: u16,
     grpc: Option<u16>,
     reason: Option<Reason>,
@@ -58,6 +59,7 @@ impl RequestGuard {
             version,
             started,
             head_at: None,
+            ended_at: None,
             status: 0,
             grpc: None,
             reason: None,
@@ -136,8 +138,10 @@ impl RequestGuard {
         }
     }
 
-    /// All of the answer went out. The end itself is the drop.
-    pub fn complete(&mut self) {}
+    /// All of the answer was handed out, at this time.
+    pub const fn complete(&mut self, at: Timestamp) {
+        self.ended_at = Some(at);
+    }
 
     /// The answer broke off after its head.
     pub fn broken(&mut self, reason: Reason) {
@@ -163,7 +167,7 @@ impl Drop for RequestGuard {
             self.status = reason.status().as_u16();
             self.reason = Some(reason);
         }
-        let now = self.now();
+        let now = self.ended_at.unwrap_or_else(|| self.now());
         self.connection.request_ended(now);
         let duration = now.since(self.started);
         if let Some(route) = &self.route {

@@ -14,17 +14,19 @@ use hyper::client::conn::TrySendError;
 use super::limits::RequestLimits;
 use super::outcome::{AttemptGuard, Cancelled};
 use super::retry::Trigger;
-use super::wire_error::{h2_error, h2_goaway, is_closed_early, is_our_own, not_processed};
-use crate::clock::{Clock, Timestamp};
+use super::watch::{Over, Watch};
+use super::wire_error::{SendFault, is_our_own};
+use crate::clock::Timestamp;
 use crate::config::types::{Limits, Service};
 use crate::error::{Reason, Refusal};
 use crate::metrics::cells::{IgnoredCause, Limit};
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::timer::{Timer, within};
-use crate::upstream::pool::{CheckoutError, InstancePool};
-use crate::upstream::request_body::{AttemptBody, BodyFault, RequestBody, Stall};
+use crate::upstream::http1::{Call, ResponseStart, WireError};
+use crate::upstream::pool::{CheckoutError, InstancePool, Lent, Stream};
+use crate::upstream::request_body::{AttemptBody, BodyFault, RequestBody};
 use crate::upstream::request_head::RequestHead;
-use crate::upstream::response_body::Carrier;
+use crate::upstream::response_body::Source;
 use crate::worker::Worker;
 
 /// Everything one attempt needs.
@@ -63,10 +65,12 @@ pub struct Attempt<'a> {
 /// A head came.
 #[derive(Debug)]
 pub struct Answer {
-    /// It, with the body to come.
-    pub response: Response<Incoming>,
-    /// The connection.
-    pub carrier: Carrier,
+    /// It.
+    pub response: Response<()>,
+    /// The body to come.
+    pub source: Source,
+    /// It may have a transfer coding.
+    pub coded: bool,
     /// To be told the outcome.
     pub guard: AttemptGuard,
 }
@@ -112,7 +116,7 @@ pub async fn run(
     let mut sending = send(attempt, carrier, guard, head, started)?;
     let mut watch = Watch::new(attempt, &sending.guard, started);
     let ended = std::future::poll_fn(|cx| {
-        if let Poll::Ready(sent) = sending.future.as_mut().poll(cx) {
+        if let Poll::Ready(sent) = sending.under_way.poll(cx) {
             return Poll::Ready(Ok(sent));
         }
         watch
@@ -123,90 +127,139 @@ pub async fn run(
     finish(attempt, sending, ended, started)
 }
 
+/// A connection before a head came.
+#[derive(Debug)]
+enum Carrier {
+    /// HTTP/1.1, lent.
+    Http1(Lent),
+    /// A stream of an HTTP/2 connection.
+    Http2(Stream),
+}
+
 /// A request handed to its connection.
 struct Sending {
-    carrier: Carrier,
+    under_way: UnderWay,
     guard: AttemptGuard,
-    future: Pin<Box<dyn Future<Output = Sent>>>,
+}
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the usual one, and lives in a future that is boxed"
+)]
+enum UnderWay {
+    Http1(Lent, Call),
+    Http2(Stream, Pin<Box<dyn Future<Output = Sent>>>),
 }
 
 type Sent = Result<Response<Incoming>, TrySendError<Request<AttemptBody>>>;
 
+/// A response head, or what prevented it.
+enum Heard {
+    Http1(Result<ResponseStart, WireError>),
+    Http2(Sent),
+}
+
+impl UnderWay {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
+        match self {
+            Self::Http1(lent, call) => call.poll(lent.connection(), cx).map(Heard::Http1),
+            Self::Http2(_, future) => future.as_mut().poll(cx).map(Heard::Http2),
+        }
+    }
+}
+
 /// Hands the request to the connection.
 fn send(
     attempt: &Attempt<'_>,
-    mut carrier: Carrier,
+    carrier: Carrier,
     guard: AttemptGuard,
     head: &RequestHead<'_>,
     started: Timestamp,
 ) -> Result<Sending, Failure> {
-    let body = match attempt.body {
-        Some(body) => body.attempt(),
-        None => AttemptBody::empty(),
-    };
-    let Some(request) = head.build(&guard.instance, body, started) else {
-        guard.forget();
-        let message = "the request cannot be written for this instance".to_owned();
-        return Err(failed(Reason::BadRequest, message, Trigger::Other));
-    };
-    let future: Pin<Box<dyn Future<Output = Sent>>> = match &mut carrier {
-        Carrier::Http1(lent) => Box::pin(lent.sender.try_send_request(request)),
-        Carrier::Http2(stream) => {
+    let body = attempt.body.map(|body| body.attempt());
+    let under_way = match carrier {
+        Carrier::Http1(mut lent) => {
+            let spare = attempt.worker.spare_headers();
+            let call = head.call(lent.connection(), &guard.instance, body, started, spare);
+            UnderWay::Http1(lent, call)
+        }
+        Carrier::Http2(mut stream) => {
+            let body = body.unwrap_or_else(AttemptBody::empty);
+            let Some(request) = head.build(&guard.instance, body, started) else {
+                guard.forget();
+                let message = "the request cannot be written for this instance".to_owned();
+                return Err(failed(Reason::BadRequest, message, Trigger::Other));
+            };
             guard.dies_with(stream.connection());
-            Box::pin(stream.sender.try_send_request(request))
+            let future = Box::pin(stream.sender.try_send_request(request));
+            UnderWay::Http2(stream, future)
         }
     };
-    Ok(Sending {
-        carrier,
-        guard,
-        future,
-    })
+    Ok(Sending { under_way, guard })
 }
 
 /// The head came, or did not.
 fn finish(
     attempt: &mut Attempt<'_>,
     sending: Sending,
-    ended: Result<Sent, Over>,
+    ended: Result<Heard, Over>,
     started: Timestamp,
 ) -> Result<Answer, Failure> {
     if let Some(written) = attempt.body.and_then(|b| b.written_at()) {
         attempt.time.pause(written.since(started));
     }
-    let Sending {
-        carrier,
-        guard,
-        future,
-    } = sending;
-    drop(future);
-    match ended {
-        Ok(Ok(response)) => {
-            guard.on_cancel(Cancelled::Class(OutcomeClass::Success, None));
-            Ok(Answer {
-                response,
-                carrier,
-                guard,
-            })
-        }
-        Ok(Err(mut error)) => {
-            let unsent = error.take_message().is_some();
-            let error = error.error();
-            let reused = match &carrier {
-                Carrier::Http1(lent) => lent.reused,
-                Carrier::Http2(stream) => {
-                    if unsent || h2_goaway(error) || error.is_closed() {
-                        stream.retire();
-                    }
-                    stream.reused
-                }
-            };
-            Err(send_failed(attempt, guard, error, unsent, reused))
-        }
+    let Sending { under_way, guard } = sending;
+    let heard = match ended {
+        Ok(heard) => heard,
         Err(over) => {
+            drop(under_way);
             let now = attempt.worker.clock.now();
-            Err(time_is_over(attempt, guard, &over, started, now))
+            return Err(time_is_over(attempt, guard, &over, started, now));
         }
-    }
+    };
+    let (response, source, coded) = match (heard, under_way) {
+        (Heard::Http1(Ok(start)), UnderWay::Http1(lent, _)) => {
+            let ResponseStart { head, receiving } = start;
+            let mut response = Response::new(());
+            *response.status_mut() = head.status;
+            *response.headers_mut() = head.headers;
+            if let Some(reason) = head.reason
+                && let Ok(reason) = hyper::ext::ReasonPhrase::try_from(reason)
+            {
+                response.extensions_mut().insert(reason);
+            }
+            (response, Source::Http1(lent, receiving), head.coded)
+        }
+        (Heard::Http2(Ok(response)), UnderWay::Http2(stream, _)) => {
+            let (parts, incoming) = response.into_parts();
+            let source = Source::Http2(incoming, stream);
+            (Response::from_parts(parts, ()), source, true)
+        }
+        (Heard::Http1(Err(error)), UnderWay::Http1(lent, call)) => {
+            let fault = SendFault::http1(&error, call.is_unsent());
+            return Err(send_failed(attempt, guard, fault, lent.reused));
+        }
+        (Heard::Http2(Err(mut error)), UnderWay::Http2(stream, _)) => {
+            let unsent = error.take_message().is_some();
+            let fault = SendFault::http2(error.error(), unsent);
+            if fault.connection_over {
+                stream.retire();
+            }
+            return Err(send_failed(attempt, guard, fault, stream.reused));
+        }
+        // A call and what it heard are of one protocol.
+        (Heard::Http1(_), UnderWay::Http2(..)) | (Heard::Http2(_), UnderWay::Http1(..)) => {
+            guard.forget();
+            return Err(Failure::Stale);
+        }
+    };
+    guard.on_cancel(Cancelled::Class(OutcomeClass::Success, None));
+    Ok(Answer {
+        response,
+        source,
+        coded,
+        guard,
+    })
 }
 
 /// An open connection, unless a fresh one is wanted.
@@ -287,163 +340,6 @@ fn failed(reason: Reason, message: String, trigger: Trigger) -> Failure {
     }
 }
 
-/// What ended an attempt without a head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
-    /// The attempt's own limit or the trial's lease.
-    Attempt(Duration),
-    /// The request's limit or the app's deadline.
-    Request(Duration),
-    /// The app sends no more of its body.
-    App,
-    /// The instance takes no more of the body.
-    Instance(Duration),
-}
-
-/// The limits while a head is awaited.
-struct Watch {
-    clock: Clock,
-    started: Timestamp,
-    limit: Option<Duration>,
-    patience: Duration,
-    extended: bool,
-    written: Option<Timestamp>,
-    /// When the body's progress was looked at last.
-    looked: Timestamp,
-}
-
-impl Watch {
-    fn new(attempt: &Attempt<'_>, guard: &AttemptGuard, started: Timestamp) -> Self {
-        let measure = attempt.time.attempt_measure();
-        let mut watch = Self {
-            clock: attempt.worker.clock,
-            started,
-            limit: attempt.time.attempt(true),
-            patience: (measure / 5).max(Duration::from_secs(1)),
-            extended: false,
-            written: None,
-            looked: started,
-        };
-        if attempt.body.is_none() {
-            watch.written(attempt, guard, started);
-        }
-        watch
-    }
-
-    fn written(&mut self, attempt: &Attempt<'_>, guard: &AttemptGuard, at: Timestamp) {
-        self.written = Some(at);
-        guard.on_cancel(Cancelled::Waiting {
-            since: at,
-            patience: self.patience,
-            client: attempt
-                .time
-                .client()
-                .map(|end| (attempt.time.started(), end)),
-        });
-    }
-
-    fn poll_limits(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        guard: &AttemptGuard,
-        cx: &mut Context<'_>,
-        may_follow: &dyn Fn() -> bool,
-    ) -> Poll<Over> {
-        if self.written.is_none()
-            && let Some(body) = attempt.body
-        {
-            match body.written_at() {
-                Some(at) => self.written(attempt, guard, at),
-                None => body.set_owner(cx.waker()),
-            }
-        }
-        loop {
-            let (at, over) = self.next(attempt);
-            // The body is polled by the connection's task. That it waits for the app from now on
-            // wakes nobody here, so the timer never runs longer than the app may be silent.
-            let look = match self.written {
-                None => at.min(self.looked + attempt.limits.body_idle_timeout),
-                Some(_) => at,
-            };
-            attempt.timer.set(look);
-            if attempt.timer.poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            if look < at {
-                self.looked = look;
-                continue;
-            }
-            let lateness = self.clock.now().since(at);
-            match over {
-                Over::Attempt(_) => {
-                    let automatic = attempt.lease_until.is_none()
-                        && matches!(
-                            attempt.service.timeout.attempt,
-                            crate::config::types::AttemptTimeout::Auto
-                        );
-                    if automatic && !self.extended && !may_follow() {
-                        self.extended = true;
-                        continue;
-                    }
-                    return Poll::Ready(Over::Attempt(lateness));
-                }
-                Over::Request(_) => return Poll::Ready(Over::Request(lateness)),
-                // The body may have moved on since the timer was set.
-                Over::App | Over::Instance(_) if self.next(attempt).0 > self.clock.now() => {}
-                Over::App => return Poll::Ready(Over::App),
-                Over::Instance(_) => return Poll::Ready(Over::Instance(lateness)),
-            }
-        }
-    }
-
-    /// The next limit and what it means.
-    fn next(&self, attempt: &Attempt<'_>) -> (Timestamp, Over) {
-        let zero = Duration::ZERO;
-        let lease = attempt.lease_until.unwrap_or(Timestamp::MAX);
-        let Some(written) = self.written else {
-            // While the body is being sent neither attempt nor request time runs.
-            let stall = attempt.body.map(|b| b.stall());
-            let (at, over) = match stall {
-                Some(Stall::App(since)) if !attempt.grpc => {
-                    (since + attempt.limits.body_idle_timeout, Over::App)
-                }
-                Some(Stall::Instance(since)) => {
-                    let idle = attempt.service.timeout.idle;
-                    let at = idle.map_or(Timestamp::MAX, |idle| since + idle);
-                    (at, Over::Instance(zero))
-                }
-                Some(Stall::App(_)) | None => (Timestamp::MAX, Over::App),
-            };
-            let client = attempt.time.client().unwrap_or(Timestamp::MAX);
-            let candidates = [
-                (at, over),
-                (client, Over::Request(zero)),
-                (lease, Over::Attempt(zero)),
-            ];
-            return earliest(candidates);
-        };
-        let mut time = *attempt.time;
-        time.pause(written.since(self.started));
-        let own = match self.limit {
-            Some(limit) if !self.extended => written + limit,
-            Some(_) | None => Timestamp::MAX,
-        };
-        earliest([
-            (time.deadline(), Over::Request(zero)),
-            (own.min(lease), Over::Attempt(zero)),
-            (Timestamp::MAX, Over::App),
-        ])
-    }
-}
-
-fn earliest(candidates: [(Timestamp, Over); 3]) -> (Timestamp, Over) {
-    let [first, rest @ ..] = candidates;
-    rest.into_iter().fold(
-        first,
-        |best, next| if next.0 < best.0 { next } else { best },
-    )
-}
-
 fn connect_timed_out(attempt: &Attempt<'_>, guard: AttemptGuard) -> Failure {
     let address = guard.instance.address.clone();
     let (now, from) = (attempt.worker.clock.now(), attempt.begun);
@@ -511,8 +407,7 @@ fn time_is_over(
 fn send_failed(
     attempt: &Attempt<'_>,
     guard: AttemptGuard,
-    error: &hyper::Error,
-    unsent: bool,
+    fault: SendFault,
     reused: bool,
 ) -> Failure {
     if let Some(fault) = attempt.body.and_then(|b| b.fault()) {
@@ -520,18 +415,26 @@ fn send_failed(
         return app_fault(attempt, fault);
     }
     let address = guard.instance.address.clone();
-    let refused = h2_error(error).is_some_and(not_processed);
+    let SendFault {
+        refused,
+        unsent,
+        closed_early,
+        protocol,
+        too_large,
+        text,
+        ..
+    } = fault;
     // A body that outgrew what is kept cannot be sent from its start again, whatever the instance
     // says; the next attempt would carry on in its middle.
     let replayable = attempt.body.is_none_or(|b| b.can_replay());
-    let closed = reused && is_closed_early(error) && attempt.repeatable();
+    let closed = reused && closed_early && attempt.repeatable();
     if replayable && !attempt.fresh && (refused || unsent || closed) {
         guard.forget();
         return Failure::Stale;
     }
     if refused || (unsent && attempt.fresh) {
         guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Reset));
-        let message = format!("{address} refuses the request: {error}");
+        let message = format!("{address} refuses the request: {text}");
         let trigger = if refused {
             Trigger::RefusedStream
         } else {
@@ -539,26 +442,21 @@ fn send_failed(
         };
         return failed(Reason::UpstreamReset, message, trigger);
     }
-    let protocol = error.is_parse() || error.is_parse_too_large();
-    let (reason, kind) = if protocol {
-        (Reason::UpstreamProtocol, ErrorKind::Protocol)
-    } else {
-        (Reason::UpstreamReset, ErrorKind::Reset)
-    };
-    if error.is_parse_too_large() {
+    if too_large {
         attempt.worker.limit_hit(Limit::MaxResponseHeaderBytes);
     }
+    let (reason, kind, trigger) = if protocol {
+        (
+            Reason::UpstreamProtocol,
+            ErrorKind::Protocol,
+            Trigger::Other,
+        )
+    } else {
+        (Reason::UpstreamReset, ErrorKind::Reset, Trigger::Reset)
+    };
     guard.finish(OutcomeClass::NetworkError, Some(kind));
-    let message = format!("{address} broke off before a complete response head: {error}");
-    failed(
-        reason,
-        message,
-        if protocol {
-            Trigger::Other
-        } else {
-            Trigger::Reset
-        },
-    )
+    let message = format!("{address} broke off before a complete response head: {text}");
+    failed(reason, message, trigger)
 }
 
 impl Attempt<'_> {

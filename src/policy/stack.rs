@@ -11,8 +11,6 @@ use std::time::Duration;
 use http::Method;
 use http::header::HeaderMap;
 use http::uri::PathAndQuery;
-use hyper::body::Incoming;
-use hyper::upgrade::OnUpgrade;
 
 use super::attempt::{self, Answer, Attempt, Failure};
 use super::limits::{self, RequestLimits};
@@ -30,7 +28,7 @@ use crate::router::Route;
 use crate::timer::{Timer, within};
 use crate::upstream::request_body::RequestBody;
 use crate::upstream::request_head::RequestHead;
-use crate::upstream::response_body::{self, Carrier};
+use crate::upstream::response_body::{self, Source};
 use crate::worker::{Snapshot, Worker};
 
 /// A request, ready to be sent to some instance of its upstream.
@@ -54,6 +52,8 @@ pub struct Exchange {
     pub grpc: bool,
     /// Its time.
     pub time: RequestLimits,
+    /// The present moment, while nothing was waited for.
+    pub moment: Option<Timestamp>,
     /// Its timer.
     pub timer: Timer,
     /// It asks for an upgrade.
@@ -95,10 +95,10 @@ pub enum Outcome {
 /// An instance's answer and what ends with it.
 #[derive(Debug)]
 pub struct Delivery {
-    /// The head and hyper's body.
-    pub response: http::Response<Incoming>,
-    /// The connection.
-    pub carrier: Carrier,
+    /// The head.
+    pub response: http::Response<()>,
+    /// The body to come.
+    pub source: Source,
     /// To be told the outcome.
     pub attempt: AttemptGuard,
     /// What the head says.
@@ -107,6 +107,8 @@ pub struct Delivery {
     pub kind: Option<ErrorKind>,
     /// Longest silence.
     pub idle: Option<Duration>,
+    /// When the head was there.
+    pub at: Timestamp,
 }
 
 impl Exchange {
@@ -116,7 +118,10 @@ impl Exchange {
         loop {
             let picked = match self.pick_now() {
                 Some(picked) => Ok(picked),
-                None => Box::pin(self.pick()).await,
+                None => {
+                    self.moment = None;
+                    Box::pin(self.pick()).await
+                }
             };
             let picked = match picked {
                 Ok(picked) => picked,
@@ -207,6 +212,7 @@ impl Exchange {
         if self.guard.attempts() > 1 {
             self.route.upstream.cells.retry(self.worker.index);
         }
+        let mut moment = self.moment.take();
         let pool = self.worker.pools.of(&picked.instance);
         let http2 = self.speaks_http2(picked.http2);
         let attempts = self.guard.attempts();
@@ -245,13 +251,11 @@ impl Exchange {
             target,
             headers,
             own_host: service.host_header == HostHeader::Instance,
-            http2,
             client: time.client(),
-            has_body: body.is_some(),
         };
         let mut fresh = false;
         loop {
-            let now = worker.clock.now();
+            let now = moment.take().unwrap_or_else(|| worker.clock.now());
             let lease = picked.trial.map(|(lease, _)| lease);
             let instance = Arc::clone(&picked.instance);
             let guard = AttemptGuard::new(worker, route, instance, now, lease);
@@ -407,7 +411,8 @@ impl Exchange {
     ) -> Outcome {
         let Answer {
             response,
-            carrier,
+            source,
+            coded,
             guard,
         } = answer;
         let now = self.now();
@@ -415,7 +420,7 @@ impl Exchange {
             .upstream
             .cells
             .attempt(self.worker.index, now.since(guard.sent_at));
-        if let Some(fault) = rule_broken(&response, self.upgrade) {
+        if let Some(fault) = rule_broken(&response, self.upgrade, coded) {
             let message = format!("{} {fault}", picked.instance.address);
             guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Protocol));
             return Outcome::Refused(Refusal::new(Reason::UpstreamProtocol, message));
@@ -432,11 +437,12 @@ impl Exchange {
         let idle = idle_limit(self.service(), self.grpc, response.headers());
         Outcome::Answer(Box::new(Delivery {
             response,
-            carrier,
+            source,
             attempt: guard,
             class,
             kind,
             idle,
+            at: now,
         }))
     }
 }
@@ -463,15 +469,6 @@ pub fn tunnel_idle(service: &Service) -> Option<Duration> {
     } else {
         Some(limits::LONG_IDLE)
     }
-}
-
-/// Everything a tunnel is started with.
-#[derive(Debug)]
-pub struct TunnelEnds {
-    /// The app's side.
-    pub app: OnUpgrade,
-    /// The instance's side.
-    pub instance: OnUpgrade,
 }
 
 fn overflow(route: &Route) -> Refusal {

@@ -3,7 +3,6 @@
 
 use http::StatusCode;
 use http::header::TRANSFER_ENCODING;
-use hyper::body::Incoming;
 
 use super::attempt::Answer;
 use super::retry::Trigger;
@@ -47,15 +46,20 @@ pub(super) fn trigger_of(answer: &Answer, grpc: bool) -> Trigger {
     }
 }
 
-/// What hyper lets pass in a response and a proxy must not pass on.
+/// What the codecs let pass in a response and a proxy must not pass on. `coded`: it may have a
+/// transfer coding.
 pub(super) fn rule_broken(
-    response: &http::Response<Incoming>,
+    response: &http::Response<()>,
     upgrade: bool,
+    coded: bool,
 ) -> Option<&'static str> {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS && !upgrade {
         return Some("switches protocols although nobody asked for it");
     }
-    // We ask for no coding but chunked (no `te` goes upstream), and hyper decodes no other.
+    if !coded {
+        return None;
+    }
+    // We ask for no coding but chunked (no `te` goes upstream), and no other is decoded.
     let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
     let coding = codings.next()?;
     (!coding.as_bytes().eq_ignore_ascii_case(b"chunked") || codings.next().is_some())

@@ -1,19 +1,78 @@
-//! What hyper's errors say of a request that got no response head.
+//! What the errors of the codecs say of a request that got no response head.
+
+use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
+
+use crate::protocol::http1::WireFault;
+use crate::upstream::http1::WireError;
+
+/// A request that got no response head.
+#[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts about one failure, each read once"
+)]
+pub(super) struct SendFault {
+    /// The instance says that it did not look at it.
+    pub(super) refused: bool,
+    /// No byte of it went out.
+    pub(super) unsent: bool,
+    /// The connection ended before it said anything.
+    pub(super) closed_early: bool,
+    /// The answer breaks the protocol.
+    pub(super) protocol: bool,
+    /// Its head is larger than is allowed.
+    pub(super) too_large: bool,
+    /// A multiplexed connection takes no more streams.
+    pub(super) connection_over: bool,
+    /// For people.
+    pub(super) text: String,
+}
+
+impl SendFault {
+    pub(super) fn http1(error: &WireError, unsent: bool) -> Self {
+        let early = match error {
+            WireError::Closed => true,
+            WireError::Io(error) => is_closed(error.kind()),
+            WireError::Incomplete | WireError::Fault(_) | WireError::Upload => false,
+        };
+        Self {
+            refused: false,
+            unsent,
+            closed_early: early,
+            protocol: matches!(error, WireError::Fault(_)),
+            too_large: matches!(error, WireError::Fault(WireFault::TooLarge)),
+            connection_over: true,
+            text: error.to_string(),
+        }
+    }
+
+    pub(super) fn http2(error: &hyper::Error, unsent: bool) -> Self {
+        let too_large = error.is_parse_too_large();
+        Self {
+            refused: h2_error(error).is_some_and(not_processed),
+            unsent,
+            closed_early: is_closed_early(error),
+            protocol: error.is_parse() || too_large,
+            too_large,
+            connection_over: unsent || h2_goaway(error) || error.is_closed(),
+            text: error.to_string(),
+        }
+    }
+}
+
+const fn is_closed(kind: std::io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected
+    )
+}
 
 /// A connection that ended before it said anything.
-pub(super) fn is_closed_early(error: &hyper::Error) -> bool {
+fn is_closed_early(error: &hyper::Error) -> bool {
     error.is_incomplete_message()
         || error.is_closed()
         || error.is_canceled()
-        || io_kind(error).is_some_and(|kind| {
-            use std::io::ErrorKind::{
-                BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected,
-            };
-            matches!(
-                kind,
-                BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected
-            )
-        })
+        || io_kind(error).is_some_and(is_closed)
         || h2_goaway(error)
 }
 
@@ -24,18 +83,18 @@ fn io_kind(error: &hyper::Error) -> Option<std::io::ErrorKind> {
 }
 
 /// The error of HTTP/2 inside of hyper's.
-pub(super) fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
+fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
     std::error::Error::source(error)?.downcast_ref::<h2::Error>()
 }
 
 /// The instance says that it did not look at the stream: it refused it, or sent a GOAWAY whose last
 /// stream is below it (RFC 9113, 8.7). h2 fails only those streams with a GOAWAY of the peer.
-pub(super) fn not_processed(error: &h2::Error) -> bool {
+fn not_processed(error: &h2::Error) -> bool {
     error.reason() == Some(h2::Reason::REFUSED_STREAM) || (error.is_go_away() && error.is_remote())
 }
 
 /// The whole HTTP/2 connection ended.
-pub(super) fn h2_goaway(error: &hyper::Error) -> bool {
+fn h2_goaway(error: &hyper::Error) -> bool {
     h2_error(error).is_some_and(|e| e.is_go_away() || e.is_io())
 }
 

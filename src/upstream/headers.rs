@@ -130,6 +130,11 @@ impl Seen {
         self.has(Self::SEC_FETCH_SITE)
     }
 
+    /// `via` is there.
+    pub const fn via(self) -> bool {
+        self.has(Self::VIA)
+    }
+
     /// `x-request-id` is there.
     pub const fn request_id(self) -> bool {
         self.has(Self::REQUEST_ID)
@@ -172,8 +177,12 @@ pub fn clean_request(headers: &mut HeaderMap, seen: Seen, upgrade: bool) -> bool
 
 /// Removes what is meant for this hop from a response. `keep_trailer`: the app takes trailers, so
 /// their announcement stays. `switched`: a 101, whose `upgrade` stays. Returns whether the framing
-/// can be trusted.
-pub fn clean_response(headers: &mut HeaderMap, keep_trailer: bool, switched: bool) -> Framing {
+/// can be trusted, and what was there.
+pub fn clean_response(
+    headers: &mut HeaderMap,
+    keep_trailer: bool,
+    switched: bool,
+) -> (Framing, Seen) {
     let seen = Seen::scan(headers);
     // With both, the coding holds and the length is gone (RFC 9112, 6.3); somebody between us and
     // the instance may have read it the other way.
@@ -199,11 +208,12 @@ pub fn clean_response(headers: &mut HeaderMap, keep_trailer: bool, switched: boo
         headers.insert(UPGRADE, protocol);
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     }
-    if doubtful {
+    let framing = if doubtful {
         Framing::Doubtful
     } else {
         Framing::Sound
-    }
+    };
+    (framing, seen)
 }
 
 /// Whether the end of a response is where its head says.
@@ -276,8 +286,13 @@ fn remove_nominated(headers: &mut HeaderMap) {
     }
 }
 
-/// Sets `name` to what is there, joined to one line, and `value`.
-pub fn append_to_list(headers: &mut HeaderMap, name: HeaderName, value: &HeaderValue) {
+/// Sets `name` to what is there, joined to one line, and `value`. `there`: whether the field may be
+/// there at all, so that the usual case costs no look-up.
+pub fn append_to_list(headers: &mut HeaderMap, there: bool, name: HeaderName, value: &HeaderValue) {
+    if !there {
+        headers.append(name, value.clone());
+        return;
+    }
     let mut occupied = match headers.entry(name) {
         Entry::Vacant(vacant) => {
             vacant.insert(value.clone());
@@ -420,7 +435,7 @@ mod tests {
             ("cookie", "b=2"),
         ]);
         let seen = Seen::scan(&headers);
-        append_to_list(&mut headers, VIA, &VIA_ENTRY);
+        append_to_list(&mut headers, true, VIA, &VIA_ENTRY);
         join_cookies(&mut headers, seen);
         assert_eq!(
             headers,

@@ -10,19 +10,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 use tokio::task;
 
 use super::connect;
+use super::http1::{Connection, Raw, Receiving};
 use super::request_body::AttemptBody;
 use super::stream_limit::{self, StreamLimit, Told};
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Limits, Pool as PoolSettings};
 use crate::endpoint::instance::{Instance, Standing};
 use crate::metrics::cells::WorkerCells;
+use crate::protocol::http1::head::HeadLimits;
 
 /// Streams one HTTP/2 connection to an instance carries before another one is opened.
 const STREAMS_PER_CONNECTION: u32 = 100;
@@ -38,7 +40,6 @@ const CONNECTION_WINDOW: u32 = 10 << 20;
 /// workers.
 const RECHECK: Duration = Duration::from_millis(10);
 
-type H1Sender = http1::SendRequest<AttemptBody>;
 type H2Sender = http2::SendRequest<AttemptBody>;
 
 /// Why no connection was had.
@@ -131,9 +132,17 @@ impl Pools {
 
 #[derive(Debug)]
 struct Idle {
-    sender: H1Sender,
-    born: Timestamp,
+    open: Box<Open>,
     since: Timestamp,
+}
+
+/// An open HTTP/1.1 connection.
+#[derive(Debug)]
+struct Open {
+    connection: Connection,
+    born: Timestamp,
+    /// Counted as long as it is open.
+    _place: Place,
 }
 
 #[derive(Debug)]
@@ -176,11 +185,9 @@ pub struct InstancePool {
 /// response is complete; dropping it closes the connection.
 #[derive(Debug)]
 pub struct Lent {
-    /// Sends the request.
-    pub sender: H1Sender,
+    open: Box<Open>,
     /// It has carried a request before.
     pub reused: bool,
-    born: Timestamp,
     max_idle: u32,
     spent: bool,
     pool: Rc<InstancePool>,
@@ -225,30 +232,42 @@ impl Stream {
 }
 
 impl Lent {
+    /// The connection itself.
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.open.connection
+    }
+
     /// This response is its last, whatever its head says.
     pub fn spend(&mut self) {
         self.spent = true;
     }
 
-    /// Gives the connection back after a complete response.
-    pub fn release(self) {
-        let pool = Rc::clone(&self.pool);
+    /// Gives the connection back after a complete response, if another request may follow on it.
+    pub fn release(self, response: &Receiving, now: Timestamp) {
+        let Self {
+            open,
+            max_idle,
+            spent,
+            pool,
+            ..
+        } = self;
         let serving = pool.instance.standing() == Standing::Serving;
-        if !serving || self.spent || self.sender.is_closed() {
+        if !serving || spent || !response.leaves_reusable(&open.connection) {
             return;
         }
         let mut idle = pool.idle.borrow_mut();
         // The bound is the sidecar's; each worker keeps its share.
-        let share = self.max_idle.div_ceil(pool.workers).max(1);
+        let share = max_idle.div_ceil(pool.workers).max(1);
         if u32::try_from(idle.len()).unwrap_or(u32::MAX) < share {
-            idle.push(Idle {
-                sender: self.sender,
-                born: self.born,
-                since: pool.clock.now(),
-            });
+            idle.push(Idle { open, since: now });
         }
         drop(idle);
         pool.changed.notify_one();
+    }
+
+    /// The socket, after a 101; its place in the pool is free again.
+    pub fn into_raw(self) -> Option<Raw> {
+        self.open.connection.into_raw()
     }
 }
 
@@ -258,18 +277,11 @@ impl InstancePool {
         self.idle_timeout.set(settings.idle_timeout);
         self.max_age.set(settings.max_age);
         let mut idle = self.idle.borrow_mut();
-        let mut index = idle.len();
-        while index > 0 {
-            index -= 1;
-            let Some(entry) = idle.get(index) else { break };
-            if entry.sender.is_closed() {
-                idle.swap_remove(index);
-            } else if entry.sender.is_ready() {
-                let entry = idle.swap_remove(index);
+        while let Some(entry) = idle.pop() {
+            if entry.open.connection.is_usable() {
                 return Some(Lent {
-                    sender: entry.sender,
+                    open: entry.open,
                     reused: true,
-                    born: entry.born,
                     max_idle: settings.max_idle_per_instance,
                     spent: false,
                     pool: Rc::clone(self),
@@ -292,21 +304,17 @@ impl InstancePool {
         let stream = connect::tcp(&self.instance)
             .await
             .map_err(CheckoutError::Failed)?;
-        let (sender, connection) = http1::Builder::new()
-            .max_headers(limits.max_response_headers)
-            .max_buf_size(limits.max_response_header_bytes.max(8192))
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(CheckoutError::Handshake)?;
-        task::spawn_local(async move {
-            // Its errors reach the request through the sender.
-            let _ended = connection.with_upgrades().await;
-            drop(place);
-        });
+        let limits = HeadLimits {
+            max_headers: limits.max_response_headers,
+            max_bytes: limits.max_response_header_bytes,
+        };
         Ok(Lent {
-            sender,
+            open: Box::new(Open {
+                connection: Connection::new(stream, limits),
+                born: self.clock.now(),
+                _place: place,
+            }),
             reused: false,
-            born: self.clock.now(),
             max_idle: settings.max_idle_per_instance,
             spent: false,
             pool: Rc::clone(self),
@@ -457,9 +465,9 @@ impl InstancePool {
         let old = |born: Timestamp| !max_age.is_zero() && now.since(born) >= max_age;
         self.idle.borrow_mut().retain(|idle| {
             serving
-                && !idle.sender.is_closed()
+                && idle.open.connection.is_usable()
                 && now.since(idle.since) < idle_timeout
-                && !old(idle.born)
+                && !old(idle.open.born)
         });
         self.multiplexed.borrow_mut().retain(|c| {
             let idle = c.streams.get() == 0 && now.since(c.last_used.get()) >= idle_timeout;

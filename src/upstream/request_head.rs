@@ -3,17 +3,19 @@
 
 use std::cell::RefCell;
 
-use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use http::header::{HOST, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Scheme, Uri};
 use http::{Method, Request, Version};
 use http_body::Body;
 
 use super::headers::GRPC_TIMEOUT;
+use super::http1::{Call, Connection};
 use super::request_body::AttemptBody;
 use crate::clock::Timestamp;
 use crate::config::types::{HostHeader, Service};
 use crate::endpoint::instance::Instance;
 use crate::policy::limits;
+use crate::protocol::http1::request::{BodyLength, RequestLine};
 use crate::router::Route;
 
 /// Host towards the instances of a service; `asked` is the one the app gave, `None` when it is to be
@@ -38,62 +40,68 @@ pub struct RequestHead<'a> {
     pub headers: &'a RefCell<HeaderMap>,
     /// Host is each instance's own address.
     pub own_host: bool,
-    /// The instance speaks HTTP/2.
-    pub http2: bool,
     /// The app's own deadline.
     pub client: Option<Timestamp>,
-    /// The request has a body.
-    pub has_body: bool,
 }
 
 impl RequestHead<'_> {
-    /// The request for `instance` at `now`, with this body.
+    /// A call of HTTP/1.1 on `connection`. `spare`: an empty map for the response's fields.
+    pub fn call(
+        &self,
+        connection: &mut Connection,
+        instance: &Instance,
+        body: Option<AttemptBody>,
+        now: Timestamp,
+        spare: HeaderMap,
+    ) -> Call {
+        let timeout = self.client.and_then(|client| grpc_timeout(client, now));
+        let line = RequestLine {
+            method: self.method,
+            target: self.target,
+            headers: &self.headers.borrow(),
+            host: self.own_host.then_some(&instance.host_value),
+            instead: timeout.as_ref().map(|value| (GRPC_TIMEOUT, value)),
+        };
+        let body = body.map(|body| {
+            let length = match body.size_hint().exact() {
+                Some(length) => BodyLength::Known(length),
+                None => BodyLength::Unknown,
+            };
+            (body, length)
+        });
+        Call::new(connection, &line, body, spare)
+    }
+
+    /// The request of HTTP/2 for `instance` at `now`, with this body.
     pub fn build(
         &self,
         instance: &Instance,
         body: AttemptBody,
         now: Timestamp,
     ) -> Option<Request<AttemptBody>> {
-        let known = body.size_hint().exact();
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
-        // The first map goes, its copy stays: only the first has room to grow, which hyper uses again
-        // for the response's fields.
-        let copy = self.headers.borrow().clone();
-        *request.headers_mut() = self.headers.replace(copy);
+        *request.headers_mut() = self.headers.borrow().clone();
         let headers = request.headers_mut();
         if let Some(client) = self.client {
-            let left = limits::format_grpc_timeout(client.since(now));
-            headers.insert(GRPC_TIMEOUT, HeaderValue::try_from(left).ok()?);
+            headers.insert(GRPC_TIMEOUT, grpc_timeout(client, now)?);
         }
-        if self.http2 {
-            let authority = headers
-                .remove(HOST)
-                .filter(|_| !self.own_host)
-                .and_then(|host| http::uri::Authority::try_from(host.as_bytes()).ok())
-                .unwrap_or_else(|| instance.authority.clone());
-            let mut parts = http::uri::Parts::default();
-            parts.scheme = Some(Scheme::HTTP);
-            parts.authority = Some(authority);
-            parts.path_and_query = Some(self.target.clone());
-            *request.uri_mut() = Uri::from_parts(parts).ok()?;
-            *request.version_mut() = Version::HTTP_2;
-            return Some(request);
-        }
-        if self.own_host {
-            headers.insert(HOST, instance.host_value.clone());
-        }
-        if self.has_body && known.is_none() && !headers.contains_key(CONTENT_LENGTH) {
-            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-        }
-        let expects_length = matches!(*self.method, Method::POST | Method::PUT | Method::PATCH);
-        if !self.has_body && expects_length && !headers.contains_key(CONTENT_LENGTH) {
-            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        }
+        let authority = headers
+            .remove(HOST)
+            .filter(|_| !self.own_host)
+            .and_then(|host| http::uri::Authority::try_from(host.as_bytes()).ok())
+            .unwrap_or_else(|| instance.authority.clone());
         let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(Scheme::HTTP);
+        parts.authority = Some(authority);
         parts.path_and_query = Some(self.target.clone());
         *request.uri_mut() = Uri::from_parts(parts).ok()?;
-        *request.version_mut() = Version::HTTP_11;
+        *request.version_mut() = Version::HTTP_2;
         Some(request)
     }
+}
+
+/// What is left of the app's deadline.
+fn grpc_timeout(client: Timestamp, now: Timestamp) -> Option<HeaderValue> {
+    HeaderValue::try_from(limits::format_grpc_timeout(client.since(now))).ok()
 }

@@ -12,6 +12,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use super::http1::{Receiving, WireError};
 use super::pool::{Lent, Stream};
 use super::request_body::{BodyFault, RequestBody};
 use crate::clock::Timestamp;
@@ -21,14 +22,45 @@ use crate::outlier::classify::{ErrorKind, OutcomeClass, classify_grpc};
 use crate::policy::outcome::{AttemptGuard, Cancelled};
 use crate::timer::Timer;
 
-/// The connection a response came over.
+/// Where a response's body comes from.
 #[derive(Debug)]
-pub enum Carrier {
-    /// HTTP/1.1, lent until the body is complete.
-    Http1(Lent),
+pub enum Source {
+    /// An HTTP/1.1 connection, lent until the body is complete.
+    Http1(Lent, Receiving),
     /// A stream of an HTTP/2 connection.
-    Http2(Stream),
+    Http2(Incoming, Stream),
 }
+
+impl Source {
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Http1(_, receiving) => receiving.is_done(),
+            Self::Http2(incoming, _) => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Http1(_, receiving) => receiving.size_hint(),
+            Self::Http2(incoming, _) => incoming.size_hint(),
+        }
+    }
+
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        match self {
+            Self::Http1(lent, receiving) => receiving
+                .poll_frame(lent.connection(), cx)
+                .map_err(|_: WireError| BrokenOff),
+            Self::Http2(incoming, _) => Pin::new(incoming).poll_frame(cx).map_err(|_| BrokenOff),
+        }
+    }
+}
+
+/// The instance gave no whole body.
+struct BrokenOff;
 
 /// The body was cut; hyper closes or resets towards the app.
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +85,7 @@ pub enum ProxyBody {
     reason = "facts about one body, each set once"
 )]
 pub struct UpstreamBody {
-    inner: Incoming,
-    carrier: Option<Carrier>,
+    source: Option<Source>,
     request_body: Option<Rc<RequestBody>>,
     attempt: Option<AttemptGuard>,
     request: RequestGuard,
@@ -67,16 +98,17 @@ pub struct UpstreamBody {
     timer: Timer,
     waiting_since: Option<Timestamp>,
     sent_any: bool,
+    breaking: bool,
+    /// The present moment, while nothing was waited for.
+    moment: Option<Timestamp>,
 }
 
 /// What a response body is made of.
 #[derive(Debug)]
 pub struct UpstreamBodyParts {
-    /// hyper's body.
-    pub inner: Incoming,
     /// Given back at the end.
-    pub carrier: Carrier,
-    /// While it is not completely sent, the connection cannot be reused.
+    pub source: Source,
+    /// Asked what went wrong on the app's side, when it was not completely sent.
     pub request_body: Option<Rc<RequestBody>>,
     /// Told the outcome.
     pub attempt: AttemptGuard,
@@ -92,20 +124,21 @@ pub struct UpstreamBodyParts {
     pub idle: Option<Duration>,
     /// Reused from the head's limits.
     pub timer: Timer,
+    /// When the head was there.
+    pub at: Timestamp,
 }
 
 impl UpstreamBody {
     /// Wraps what an instance sends.
     pub fn wrap(parts: UpstreamBodyParts) -> ProxyBody {
-        let sized = parts.inner.size_hint().exact().is_some();
-        let ended = parts.inner.is_end_stream();
+        let sized = parts.source.size_hint().exact().is_some();
+        let ended = parts.source.is_end_stream();
         parts
             .attempt
             .on_cancel(Cancelled::Class(parts.class, parts.kind));
-        let multiplexed = matches!(parts.carrier, Carrier::Http2(_));
+        let multiplexed = matches!(parts.source, Source::Http2(..));
         let mut body = Self {
-            inner: parts.inner,
-            carrier: Some(parts.carrier),
+            source: Some(parts.source),
             request_body: parts.request_body,
             attempt: Some(parts.attempt),
             request: parts.request,
@@ -118,6 +151,8 @@ impl UpstreamBody {
             timer: parts.timer,
             waiting_since: None,
             sent_any: false,
+            breaking: false,
+            moment: Some(parts.at),
         };
         if ended {
             body.complete(None);
@@ -136,15 +171,12 @@ impl UpstreamBody {
         if let Some(attempt) = self.attempt.take() {
             attempt.finish(self.class, self.kind);
         }
-        let whole = self
-            .request_body
-            .as_ref()
-            .is_none_or(|b| b.written_at().is_some());
-        match self.carrier.take() {
-            Some(Carrier::Http1(lent)) if whole => lent.release(),
-            Some(Carrier::Http1(_) | Carrier::Http2(_)) | None => {}
+        let at = self.moment.unwrap_or_else(|| self.request.now());
+        match self.source.take() {
+            Some(Source::Http1(lent, receiving)) => lent.release(&receiving, at),
+            Some(Source::Http2(..)) | None => {}
         }
-        self.request.complete();
+        self.request.complete(at);
     }
 
     /// The instance broke off.
@@ -156,7 +188,7 @@ impl UpstreamBody {
                 None => attempt.finish(OutcomeClass::NetworkError, Some(kind)),
             }
         }
-        self.carrier = None;
+        self.source = None;
         self.request.broken(match fault {
             Some(BodyFault::Malformed) => Reason::BadRequest,
             Some(BodyFault::Gone) => Reason::ClientClosed,
@@ -174,16 +206,22 @@ impl UpstreamBody {
                 attempt.finish(OutcomeClass::Ignored, None);
             }
         }
-        self.carrier = None;
+        self.source = None;
         self.request.broken(Reason::UpstreamIdle);
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Aborted>>> {
-        if self.attempt.is_none() {
-            return Poll::Ready(None);
+        if self.breaking {
+            return Poll::Ready(Some(Err(Aborted)));
         }
-        match Pin::new(&mut self.inner).poll_frame(cx) {
+        let Some(source) = self.source.as_mut().filter(|_| self.attempt.is_some()) else {
+            return Poll::Ready(None);
+        };
+        let polled = source.poll_frame(cx);
+        let ended = source.is_end_stream();
+        match polled {
             Poll::Pending => {
+                self.moment = None;
                 let Some(idle) = self.idle else {
                     return Poll::Pending;
                 };
@@ -204,7 +242,7 @@ impl UpstreamBody {
                     super::headers::clean_response(trailers, false, false);
                     let trailers = trailers.clone();
                     self.complete(Some(&trailers));
-                } else if self.inner.is_end_stream() && !self.grpc {
+                } else if ended && !self.grpc {
                     self.complete(None);
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -214,7 +252,7 @@ impl UpstreamBody {
                     // hyper ends a body cleanly when the stream is reset without an error.
                     return Poll::Ready(Some(Ok(self.missing_status())));
                 }
-                if self.multiplexed && !self.inner.is_end_stream() {
+                if self.multiplexed && !ended {
                     // The same for any other response: it is not whole.
                     self.broken(ErrorKind::Truncated, Reason::UpstreamReset);
                     return Poll::Ready(Some(Err(Aborted)));
@@ -226,8 +264,12 @@ impl UpstreamBody {
                 if self.grpc && !self.sent_any {
                     return Poll::Ready(Some(Ok(self.lost_status())));
                 }
+                // What came before the break may have come in this very turn: hyper writes it out
+                // before it hears of the break.
                 self.broken(ErrorKind::Truncated, Reason::UpstreamReset);
-                Poll::Ready(Some(Err(Aborted)))
+                self.breaking = true;
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
         }
     }
@@ -308,7 +350,7 @@ impl Body for ProxyBody {
             Self::Empty => true,
             Self::Own(bytes) => bytes.is_none(),
             // Not before it was told the outcome: hyper polls no further once it is told so.
-            Self::Upstream(body) => body.attempt.is_none(),
+            Self::Upstream(body) => body.attempt.is_none() && !body.breaking,
         }
     }
 
@@ -319,7 +361,10 @@ impl Body for ProxyBody {
                 let length = bytes.as_ref().map_or(0, Bytes::len);
                 SizeHint::with_exact(u64::try_from(length).unwrap_or(0))
             }
-            Self::Upstream(body) => body.inner.size_hint(),
+            Self::Upstream(body) => match &body.source {
+                Some(source) => source.size_hint(),
+                None => SizeHint::with_exact(0),
+            },
         }
     }
 }

@@ -7,10 +7,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
+use super::http1::Raw;
 use crate::clock::{Clock, Timestamp};
 use crate::listener::request::RequestGuard;
 use crate::worker::{DrainPhase, Worker};
@@ -20,7 +21,7 @@ use crate::worker::{DrainPhase, Worker};
 pub async fn run(
     worker: Rc<Worker>,
     app: OnUpgrade,
-    instance: OnUpgrade,
+    instance: Raw,
     idle: Option<Duration>,
     mut request: RequestGuard,
 ) {
@@ -35,7 +36,7 @@ pub async fn run(
     let counted = Counted(worker);
     let clock = counted.0.clock;
     let mut drain = counted.0.shared.drain.clone();
-    let (Ok(app), Ok(instance)) = (app.await, instance.await) else {
+    let Ok(app) = app.await else {
         return;
     };
     let last = Rc::new(Cell::new(clock.now()));
@@ -45,7 +46,7 @@ pub async fn run(
         last: Rc::clone(&last),
     };
     let mut instance = Watched {
-        io: TokioIo::new(instance),
+        io: instance,
         clock,
         last: Rc::clone(&last),
     };
@@ -64,20 +65,20 @@ pub async fn run(
     let cut = drain.wait_for(|phase| *phase == DrainPhase::Cut);
     tokio::select! {
         // How a tunnel ends says nothing about the instance.
-        _ended = copy_bidirectional(&mut app, &mut instance) => request.complete(),
+        _ended = copy_bidirectional(&mut app, &mut instance) => request.complete(clock.now()),
         () = silence => request.broken(crate::error::Reason::UpstreamIdle),
         _cut = cut => request.broken(crate::error::Reason::Draining),
     }
 }
 
 /// Notes when bytes pass.
-struct Watched {
-    io: TokioIo<Upgraded>,
+struct Watched<S> {
+    io: S,
     clock: Clock,
     last: Rc<Cell<Timestamp>>,
 }
 
-impl AsyncRead for Watched {
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -91,7 +92,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,0 +1,3 @@
+//! Wire formats, as pure codecs: bytes in, messages out. No socket, no task, no clock.
+
+pub mod http1;
