@@ -32,7 +32,12 @@ pub(crate) struct Peer {
     /// Which connection of the stub, from 0.
     pub(crate) index: usize,
     seen: Arc<Seen>,
+    // Last, so that the socket is closed when it is counted out.
+    _open: Open,
 }
+
+#[derive(Debug)]
+struct Open(Arc<Seen>);
 
 impl Stub {
     /// Runs `script` on every connection; the connection closes when it returns.
@@ -61,6 +66,7 @@ impl Stub {
                     wire: Wire::new(stream),
                     index,
                     seen: Arc::clone(&seen),
+                    _open: Open(Arc::clone(&seen)),
                 };
                 let script = Arc::clone(&script);
                 std::thread::spawn(move || script(&mut peer));
@@ -182,9 +188,9 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for Open {
     fn drop(&mut self) {
-        self.seen.open.fetch_sub(1, SeqCst);
+        self.0.open.fetch_sub(1, SeqCst);
     }
 }
 
