@@ -8,6 +8,8 @@ mod api;
 mod call;
 mod events;
 mod guard;
+mod overrides;
+mod resolve;
 mod routes;
 mod server;
 mod telemetry;

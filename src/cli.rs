@@ -10,6 +10,7 @@ pub mod explain_route;
 pub mod healthcheck;
 pub mod instances;
 pub mod output;
+pub mod overrides;
 pub mod registries;
 pub mod run;
 pub mod status;
@@ -34,6 +35,18 @@ pub enum LiveCommand {
     ExplainRoute(explain_route::ExplainRouteArgs),
     /// What was decided: ejections, probes, restores, reloads.
     Events(events::EventsArgs),
+    /// Take an instance out for a time; it is not probed.
+    Eject(overrides::TimedArgs),
+    /// Put an ejected instance back now.
+    Restore(overrides::OrderArgs),
+    /// Do not eject an instance by the rules for a time.
+    Hold(overrides::TimedArgs),
+    /// Neither use nor count an instance for a time.
+    Disable(overrides::TimedArgs),
+    /// End a disable.
+    Enable(overrides::OrderArgs),
+    /// Operators' orders in force; `clear ID` ends one.
+    Overrides(overrides::OverridesArgs),
     /// Where instances come from.
     Registries(registries::RegistriesArgs),
     /// For a container's HEALTHCHECK: 0 ready, 5 not ready, 6 nobody answers.
@@ -52,6 +65,12 @@ impl LiveCommand {
             Self::Explain(args) => explain::run(args, env, out, err),
             Self::ExplainRoute(args) => explain_route::run(args, env, out, err),
             Self::Events(args) => events::run(args, env, out, err),
+            Self::Eject(args) => overrides::timed("eject", args, env, out, err),
+            Self::Restore(args) => overrides::momentary("restore", args, env, out, err),
+            Self::Hold(args) => overrides::timed("hold", args, env, out, err),
+            Self::Disable(args) => overrides::timed("disable", args, env, out, err),
+            Self::Enable(args) => overrides::momentary("enable", args, env, out, err),
+            Self::Overrides(args) => overrides::run(args, env, out, err),
             Self::Registries(args) => registries::run(args, env, out, err),
             Self::Healthcheck(args) => healthcheck::run(args, env, out, err),
             Self::Version(args) => version::run(args, env, out, err),

@@ -100,7 +100,6 @@ where
         deps,
         names,
         query,
-        headers: head.headers,
         body,
     };
     (route.handler)(call).await

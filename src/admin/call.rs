@@ -1,6 +1,5 @@
 //! One request of the admin API as its handler sees it: names of the path, query, body, and who
 //! signs for it.
-#![expect(dead_code, reason = "the infrastructure comes before its first write")]
 
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use serde::de::DeserializeOwned;
 use super::Deps;
 use super::answer::Fault;
 use super::routes::Names;
+use crate::outlier::book::Signed;
 
 /// Bytes of a request body.
 const MAX_BODY: usize = 64 * 1024;
@@ -23,21 +23,12 @@ const MAX_NOTE: usize = 256;
 /// From the head to the end of the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who gave an order and why; told by the event of every write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Signed {
-    /// A name the caller gives itself; nobody checks it.
-    pub(super) actor: String,
-    pub(super) note: Option<String>,
-}
-
 /// A request that passed the guard and found its page.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) deps: Deps,
     pub(super) names: Names,
     pub(super) query: Vec<(String, String)>,
-    pub(super) headers: HeaderMap,
     /// Empty for reads.
     pub(super) body: Bytes,
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::status::{InstanceStatus, RegistryStatus, UpstreamStatus, UpstreamSummary};
+use crate::status::{
+    InstanceStatus, OverrideStatus, RegistryStatus, UpstreamStatus, UpstreamSummary,
+};
 
 /// Every answer that is no success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +90,13 @@ pub struct Host {
     pub cluster: Option<String>,
     /// Metadata.
     pub metadata: BTreeMap<String, String>,
+}
+
+/// `GET /api/v1/overrides`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Overrides {
+    /// By upstream and instance.
+    pub overrides: Vec<OverrideStatus>,
 }
 
 /// `GET /api/v1/registries`.

@@ -21,6 +21,8 @@ use crate::worker::DrainPhase;
 impl Plane {
     pub(super) fn answer(&mut self, question: Question) {
         match question {
+            Question::ClearOverride(id, signed, reply) => self.clear_override(id, signed, reply),
+            Question::Order(order, reply) => self.order(*order, reply),
             Question::Process(reply) => {
                 let mut status = self.process_status();
                 let views = self.ask_drivers(None);
