@@ -8,10 +8,12 @@ mod api;
 mod call;
 mod events;
 mod guard;
+mod history;
 mod overrides;
 mod resolve;
 mod routes;
 mod server;
+mod stream;
 mod telemetry;
 pub mod views;
 
@@ -21,7 +23,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 pub use self::server::Doors;
 use self::server::{Bounds, serve};
@@ -35,6 +37,9 @@ use crate::metrics::collect::{Caps, Collector, ReloadCounters};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long it may take to show that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Streams at a time, of the connections there may be.
+const STREAMS: usize = 16;
 
 /// What a reload may change of both listeners.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +74,9 @@ pub struct Deps {
     /// The settings in force.
     pub settings: watch::Receiver<Settings>,
     collector: Arc<Collector>,
+    history: history::History,
+    /// Places of streams.
+    streams: Arc<Semaphore>,
 }
 
 impl Deps {
@@ -87,6 +95,8 @@ impl Deps {
             reloads,
             settings,
             collector: Arc::default(),
+            history: history::History::default(),
+            streams: Arc::new(Semaphore::new(STREAMS)),
         }
     }
 }
@@ -113,10 +123,12 @@ pub fn spawn(
         let (admin, telemetry) = doors;
         let other = (deps.clone(), shutdown.clone());
         runtime.block_on(async {
+            let samples = tokio::spawn(history::collect(deps.clone()));
             tokio::join!(
                 serve_admin(admin, deps, shutdown),
                 serve_telemetry(telemetry, other.0, other.1),
-            )
+            );
+            samples.abort();
         });
     })
 }
@@ -124,9 +136,9 @@ pub fn spawn(
 /// Serves the admin API.
 pub async fn serve_admin(doors: Doors, deps: Deps, shutdown: watch::Receiver<bool>) {
     let bounds = Bounds { connections: 64 };
+    let stop = shutdown.clone();
     serve(doors, bounds, shutdown, move |request, local| {
-        let deps = deps.clone();
-        api::answer(deps, request, local)
+        api::answer(deps.clone(), request, local, stop.clone())
     })
     .await;
 }

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use hyper::body::Body;
+use tokio::sync::watch;
 
 use super::answer::{Answer, Fault, html, ok};
 use super::call::{Call, read_body};
@@ -73,16 +74,26 @@ impl From<NoAnswer> for Fault {
     }
 }
 
-pub(super) async fn answer<B>(deps: Deps, request: Request<B>, local: Local) -> Answer
+pub(super) async fn answer<B>(
+    deps: Deps,
+    request: Request<B>,
+    local: Local,
+    stop: watch::Receiver<bool>,
+) -> Answer
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let answered = dispatch(deps, request, local).await;
+    let answered = dispatch(deps, request, local, stop).await;
     answered.unwrap_or_else(|fault| fault.answer())
 }
 
-async fn dispatch<B>(deps: Deps, request: Request<B>, local: Local) -> Result<Answer, Fault>
+async fn dispatch<B>(
+    deps: Deps,
+    request: Request<B>,
+    local: Local,
+    stop: watch::Receiver<bool>,
+) -> Result<Answer, Fault>
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -100,7 +111,9 @@ where
         deps,
         names,
         query,
+        headers: head.headers,
         body,
+        stop,
     };
     (route.handler)(call).await
 }

@@ -10,6 +10,7 @@ use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body;
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 
 use super::Deps;
 use super::answer::Fault;
@@ -29,8 +30,11 @@ pub(super) struct Call {
     pub(super) deps: Deps,
     pub(super) names: Names,
     pub(super) query: Vec<(String, String)>,
+    pub(super) headers: HeaderMap,
     /// Empty for reads.
     pub(super) body: Bytes,
+    /// True when all ends; for answers that go on.
+    pub(super) stop: watch::Receiver<bool>,
 }
 
 impl Call {
@@ -38,6 +42,11 @@ impl Call {
     pub(super) fn name(&self, name: &str) -> &str {
         let found = self.names.0.iter().find(|(key, _)| *key == name);
         found.map_or("", |(_, value)| value)
+    }
+
+    /// A header.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
     }
 
     /// The first value of a key of the query, unless it is empty.

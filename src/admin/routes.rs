@@ -10,11 +10,16 @@ use percent_encoding::percent_decode_str;
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
-use super::{api, events, overrides};
+use super::{api, events, history, overrides};
 use crate::config::suggest::nearest;
 
 /// The tables of all files.
-const TABLES: &[&[Route]] = &[api::ROUTES, overrides::ROUTES, events::ROUTES];
+const TABLES: &[&[Route]] = &[
+    api::ROUTES,
+    history::ROUTES,
+    overrides::ROUTES,
+    events::ROUTES,
+];
 
 /// An answer in the making.
 pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Answer, Fault>> + Send>>;

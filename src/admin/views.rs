@@ -92,6 +92,42 @@ pub struct Host {
     pub metadata: BTreeMap<String, String>,
 }
 
+/// `GET /api/v1/upstreams/{u}/history`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct History {
+    /// The upstream's own name.
+    pub upstream: String,
+    /// Length of a step.
+    pub step_s: u64,
+    /// The oldest first; fewer than asked for while the process is young.
+    pub points: Vec<Point>,
+}
+
+/// One step of a history.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Point {
+    /// Its end, RFC 3339.
+    pub at: String,
+    /// Requests that ended in it.
+    pub requests: u64,
+    /// Per second.
+    pub qps: f64,
+    /// Share of 5xx and of gRPC's server errors; `None` without requests.
+    pub error_ratio: Option<f64>,
+    /// Half of the requests took no longer; a bound of the histogram.
+    pub p50_ms: Option<f64>,
+    /// 99 of 100 took no longer.
+    pub p99_ms: Option<f64>,
+    /// Requests in flight at its end.
+    pub in_flight: u32,
+    /// Ejected instances at its end.
+    pub ejected: u16,
+    /// How many may be.
+    pub ejection_limit: u16,
+    /// Routable instances at its end.
+    pub instances: u16,
+}
+
 /// `GET /api/v1/overrides`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Overrides {
