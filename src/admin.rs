@@ -5,14 +5,17 @@
 
 mod answer;
 mod api;
+mod bundle;
 mod call;
 mod events;
 mod guard;
 mod history;
+mod openapi;
 mod overrides;
 mod resolve;
 mod routes;
 mod server;
+mod services;
 mod stream;
 mod telemetry;
 pub mod views;

@@ -1,6 +1,7 @@
 //! The commands of the binary, one file each. Live ones ask the admin listener of a running process
 //! through `cli/client.rs` and print by `cli/output.rs`.
 
+pub mod bundle;
 pub mod check;
 pub mod client;
 pub mod demo;
@@ -9,13 +10,16 @@ pub mod explain;
 pub mod explain_route;
 pub mod healthcheck;
 pub mod instances;
+pub mod manual;
 pub mod output;
 pub mod overrides;
 pub mod registries;
 pub mod run;
+pub mod services;
 pub mod status;
 pub mod upstreams;
 pub mod version;
+pub mod watch;
 
 use crate::config::environment::Environment;
 use std::io::Write;
@@ -47,6 +51,12 @@ pub enum LiveCommand {
     Enable(overrides::OrderArgs),
     /// Operators' orders in force; `clear ID` ends one.
     Overrides(overrides::OverridesArgs),
+    /// Names that can be asked for.
+    Services(services::ServicesArgs),
+    /// The instances of a service that are to be used.
+    Hosts(services::HostsArgs),
+    /// Everything support asks for in one file, without secrets.
+    Bundle(bundle::BundleArgs),
     /// Where instances come from.
     Registries(registries::RegistriesArgs),
     /// For a container's HEALTHCHECK: 0 ready, 5 not ready, 6 nobody answers.
@@ -71,6 +81,9 @@ impl LiveCommand {
             Self::Disable(args) => overrides::timed("disable", args, env, out, err),
             Self::Enable(args) => overrides::momentary("enable", args, env, out, err),
             Self::Overrides(args) => overrides::run(args, env, out, err),
+            Self::Services(args) => services::services(args, env, out, err),
+            Self::Hosts(args) => services::hosts(args, env, out, err),
+            Self::Bundle(args) => bundle::run(args, env, out, err),
             Self::Registries(args) => registries::run(args, env, out, err),
             Self::Healthcheck(args) => healthcheck::run(args, env, out, err),
             Self::Version(args) => version::run(args, env, out, err),

@@ -27,6 +27,8 @@ pub enum Question {
     ClearOverride(u64, Signed, oneshot::Sender<Option<OverrideDone>>),
     /// An override of an instance.
     Order(Box<OverrideOrder>, OrderReply),
+    /// The services that each registry lists.
+    Names(oneshot::Sender<Vec<ListedNames>>),
     /// The process.
     Process(oneshot::Sender<ProcessStatus>),
     /// All upstreams, for metrics; or one by any of its names.
@@ -41,6 +43,10 @@ pub enum Question {
         reply: oneshot::Sender<RouteExplanation>,
     },
 }
+
+/// A registry and its services, with their number of instances where that costs nothing to know;
+/// or why it could not list them.
+pub type ListedNames = (String, Result<Vec<(String, Option<usize>)>, String>);
 
 /// Asks control. Cheap to clone; usable from any thread.
 #[derive(Clone, Debug)]
@@ -126,6 +132,14 @@ impl ControlHandle {
     ) -> Result<Option<OverrideDone>, NoAnswer> {
         self.ask(|reply| Question::ClearOverride(id, signed, reply))
             .await
+    }
+
+    /// The services that each registry lists.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn names(&self) -> Result<Vec<ListedNames>, NoAnswer> {
+        self.ask(Question::Names).await
     }
 
     async fn ask<T>(

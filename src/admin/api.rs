@@ -19,7 +19,8 @@ use crate::status::{ProcessStatus, UpstreamStatus};
 pub(super) const ROUTES: &[Route] = &[
     Route::get("/", "this list", |_| {
         Box::pin(async { Ok(html(routes::page())) })
-    }),
+    })
+    .answers("text/html"),
     Route::get(
         "/api/v1/status",
         "the process, its configuration, readiness",

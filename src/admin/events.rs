@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::answer::{Answer, Fault, ok};
 use super::call::Call;
-use super::routes::{Param, Route};
+use super::routes::{Field, Param, Route};
 use super::views::Events;
 use super::{HEARTBEAT, stream, within};
 use crate::clock;
@@ -31,14 +31,15 @@ pub(super) const ROUTES: &[Route] = &[
         UPSTREAM,
         TYPE,
         SINCE,
-        Param::new("limit", "so many at most"),
+        Param::of(Field::Number, "limit", "so many at most"),
     ]),
     Route::get(
         "/api/v1/events/stream",
         "the journal as it is written, as server-sent events; Last-Event-ID resumes",
         |call| Box::pin(stream::answer(call)),
     )
-    .query(&[AFTER, UPSTREAM, TYPE, SINCE]),
+    .query(&[AFTER, UPSTREAM, TYPE, SINCE])
+    .answers("text/event-stream"),
 ];
 
 /// Which events are wanted.

@@ -130,6 +130,15 @@ impl History {
             .collect()
     }
 
+    /// Everything that is kept of an upstream.
+    pub(super) fn whole(&self, name: &str) -> Shown {
+        Shown {
+            upstream: name.to_owned(),
+            step_s: STEP.as_secs(),
+            points: self.points(name, SAMPLES, 1),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Track>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

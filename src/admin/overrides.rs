@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::answer::{Answer, Fault, ok};
 use super::api::upstream;
 use super::call::Call;
-use super::routes::{Param, Route, Verb};
+use super::routes::{Field, Param, Route, Verb};
 use super::views::Overrides;
 use super::{PATIENCE, resolve, within};
 use crate::control::OverrideOrder;
@@ -16,37 +16,54 @@ use crate::endpoint::Address;
 use crate::outlier::detector::OverrideKind;
 use crate::status::OverrideRefused;
 
+const TTL: Param = Param::new("ttl", "how long, at most 24h");
+const NOTE: Param = Param::new("note", "why");
+const ACTOR: Param = Param::new("actor", "who does it");
+const FORCE: Param = Param::of(
+    Field::Switch,
+    "force",
+    "beyond the cap, or although it is the last",
+);
+const SIGNED: &[Param] = &[NOTE, ACTOR];
+const TIMED: &[Param] = &[TTL, NOTE, ACTOR];
+const FORCED: &[Param] = &[TTL, NOTE, ACTOR, FORCE];
+
 pub(super) const ROUTES: &[Route] = &[
     Route::write(
         Verb::Post,
         "/api/v1/upstreams/{u}/instances/{i}:eject",
-        "take an instance out for a time; {ttl, note, actor, force}",
+        "take an instance out for a time; it is not probed",
         |call| Box::pin(order(call, OverrideKind::Eject)),
-    ),
+    )
+    .body(FORCED),
     Route::write(
         Verb::Post,
         "/api/v1/upstreams/{u}/instances/{i}:restore",
-        "put an ejected instance back now; {note, actor}",
+        "put an ejected instance back now",
         |call| Box::pin(order(call, OverrideKind::Restore)),
-    ),
+    )
+    .body(SIGNED),
     Route::write(
         Verb::Post,
         "/api/v1/upstreams/{u}/instances/{i}:hold",
-        "do not eject an instance by the rules for a time; {ttl, note, actor}",
+        "do not eject an instance by the rules for a time",
         |call| Box::pin(order(call, OverrideKind::Hold)),
-    ),
+    )
+    .body(TIMED),
     Route::write(
         Verb::Post,
         "/api/v1/upstreams/{u}/instances/{i}:disable",
-        "neither use nor count an instance for a time; {ttl, note, actor, force}",
+        "neither use nor count an instance for a time",
         |call| Box::pin(order(call, OverrideKind::Disable)),
-    ),
+    )
+    .body(FORCED),
     Route::write(
         Verb::Post,
         "/api/v1/upstreams/{u}/instances/{i}:enable",
-        "end a disable; {note, actor}",
+        "end a disable",
         |call| Box::pin(order(call, OverrideKind::Enable)),
-    ),
+    )
+    .body(SIGNED),
     Route::get("/api/v1/overrides", "overrides in force", |call| {
         Box::pin(list(call))
     }),
@@ -56,10 +73,7 @@ pub(super) const ROUTES: &[Route] = &[
         "undo an override",
         |call| Box::pin(clear(call)),
     )
-    .query(&[
-        Param::new("actor", "who does it"),
-        Param::new("note", "why"),
-    ]),
+    .query(SIGNED),
 ];
 
 /// The body of an order.

@@ -168,3 +168,68 @@ fn event(entry: &Entry) -> String {
         entry.id, entry.event
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::types::Events;
+    use crate::sink::Lines;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_loses_events_and_is_told() {
+        let settings = Events {
+            sinks: Vec::new(),
+            ring_size: 3,
+        };
+        let journal = Journal::new(Lines::start().unwrap(), &settings);
+        let emit = |n: u64| journal.emit("stopped", vec![("n", n.into())], String::new());
+        emit(1);
+        let (sender, mut pieces) = mpsc::channel(1);
+        let places = Arc::new(tokio::sync::Semaphore::new(1));
+        let follower = Follower {
+            journal: journal.clone(),
+            filter: Filter::default(),
+            last: 1,
+            sender,
+            _place: places.clone().try_acquire_owned().unwrap(),
+        };
+        let (_stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(follower.run(stopped));
+        let mut next = async || String::from_utf8(pieces.recv().await.unwrap().to_vec()).unwrap();
+        assert_eq!(next().await, "retry: 1000\n\n");
+        emit(2);
+        let second = next().await;
+        assert!(
+            second.starts_with("id: 000002\nevent: stopped\ndata: {"),
+            "{second}"
+        );
+        assert!(
+            second.ends_with("}\n\n") && second.lines().count() == 4,
+            "{second}"
+        );
+        // Nobody reads: writers go on, the task holds one piece and the queue another.
+        for n in 3..=20 {
+            emit(n);
+            tokio::task::yield_now().await;
+        }
+        let mut seen = String::new();
+        while !seen.contains("id: 000014") {
+            seen.push_str(&next().await);
+        }
+        let lost = seen
+            .lines()
+            .filter_map(|l| l.strip_prefix("data: {\"lost\":"));
+        let lost: Vec<usize> = lost
+            .map(|l| l.trim_end_matches('}').parse().unwrap())
+            .collect();
+        assert_eq!(lost.len(), 1, "{seen}");
+        let lost = lost[0];
+        let told = seen.matches("event: stopped").count();
+        assert_eq!(told + lost, 18, "{seen}");
+        // Silence is filled, and the place is free once nobody reads.
+        assert_eq!(next().await, ": beat\n\n");
+        drop(pieces);
+        task.await.unwrap();
+        assert_eq!(places.available_permits(), 1);
+    }
+}

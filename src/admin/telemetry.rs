@@ -8,7 +8,7 @@ use http::{Method, Request, StatusCode};
 use super::answer::{Answer, Fault, answer as any, text};
 use super::{Deps, HEARTBEAT, PATIENCE, within};
 use crate::metrics::collect::Live;
-use crate::status::{Condition, ProcessStatus};
+use crate::status::{Condition, ProcessStatus, UpstreamStatus};
 
 pub(super) async fn answer<B>(deps: &Deps, request: &Request<B>) -> Answer {
     if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -43,25 +43,36 @@ async fn metrics(deps: &Deps, query: &str) -> Answer {
         .flat_map(|(_, names)| names.split(',').map(str::to_owned).collect::<Vec<_>>())
         .filter(|name| !name.is_empty())
         .collect::<BTreeSet<_>>();
-    let live = Live {
-        process: &process,
-        upstreams: &upstreams,
-        workers: &deps.facts.workers,
-        reloads: &deps.reloads,
-    };
-    let caps = deps.settings.borrow().caps;
     let only = Some(&only).filter(|only| !only.is_empty());
-    match deps.collector.render(&live, caps, only) {
+    match scrape(deps, &process, &upstreams, only) {
         Ok(body) => any(
             StatusCode::OK,
             "text/plain; version=0.0.4; charset=utf-8",
             body,
         ),
-        Err(error) => {
-            let message = format!("metrics cannot be encoded: {error}");
-            Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message, "").answer()
-        }
+        Err(fault) => fault.answer(),
     }
+}
+
+/// The text of `/metrics`.
+pub(super) fn scrape(
+    deps: &Deps,
+    process: &ProcessStatus,
+    upstreams: &[UpstreamStatus],
+    only: Option<&BTreeSet<String>>,
+) -> Result<String, Fault> {
+    let live = Live {
+        process,
+        upstreams,
+        workers: &deps.facts.workers,
+        reloads: &deps.reloads,
+    };
+    let caps = deps.settings.borrow().caps;
+    let text = deps.collector.render(&live, caps, only);
+    text.map_err(|error| {
+        let message = format!("metrics cannot be encoded: {error}");
+        Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message, "")
+    })
 }
 
 async fn health(deps: &Deps) -> Answer {

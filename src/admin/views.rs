@@ -128,6 +128,49 @@ pub struct Point {
     pub instances: u16,
 }
 
+/// `GET /api/v1/services`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Services {
+    /// By name.
+    pub services: Vec<ServiceName>,
+    /// Registries that could not list theirs.
+    pub problems: Vec<String>,
+}
+
+/// A service that can be asked for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServiceName {
+    /// As its source calls it.
+    pub name: String,
+    /// A registry, or `static`.
+    pub source: String,
+    /// The upstream it is, if it was asked for already.
+    pub upstream: Option<String>,
+    /// How many instances it has, where that is known.
+    pub instances: Option<usize>,
+}
+
+/// `GET /api/v1/bundle`: everything support asks for. No secrets, no request data.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Bundle {
+    /// When it was made, RFC 3339.
+    pub made_at: String,
+    /// Version and commit.
+    pub version: String,
+    /// `GET /api/v1/status`.
+    pub status: crate::status::ProcessStatus,
+    /// Every upstream with its instances.
+    pub upstreams: Vec<UpstreamDetail>,
+    /// Histories, by upstream.
+    pub histories: Vec<History>,
+    /// Operators' orders.
+    pub overrides: Vec<OverrideStatus>,
+    /// The journal as far as it is kept.
+    pub events: Vec<Map<String, Value>>,
+    /// `/metrics`.
+    pub metrics: String,
+}
+
 /// `GET /api/v1/overrides`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Overrides {

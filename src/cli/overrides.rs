@@ -142,7 +142,7 @@ fn done(
 ) -> Result<u8, Failure> {
     match show.output {
         Format::Json => print_json(out, answer)?,
-        Format::Table => {
+        Format::Table | Format::Wide => {
             let done: OverrideDone = client.read(answer)?;
             match done.entry {
                 Some(entry) => writeln!(out, "{} ({})", done.message, entry.id)?,
@@ -201,7 +201,7 @@ fn list(args: &OverridesArgs, env: &dyn Environment, out: &mut dyn Write) -> Res
     let answer = client.get("/api/v1/overrides")?;
     match args.show.output {
         Format::Json => print_json(out, &answer)?,
-        Format::Table => {
+        Format::Table | Format::Wide => {
             let list: Overrides = client.read(&answer)?;
             if list.overrides.is_empty() {
                 writeln!(out, "no overrides")?;

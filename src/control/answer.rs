@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::Question;
 use super::plane::Plane;
+use super::sources::LiveRegistry;
 use crate::config::types::RegistryKind;
 use crate::outlier::driver::Command;
 use crate::router::{self, Authority};
@@ -23,6 +24,16 @@ impl Plane {
         match question {
             Question::ClearOverride(id, signed, reply) => self.clear_override(id, signed, reply),
             Question::Order(order, reply) => self.order(*order, reply),
+            Question::Names(reply) => {
+                let lists: Vec<_> = self.registries.iter().map(LiveRegistry::list).collect();
+                tokio::spawn(async move {
+                    let mut all = Vec::new();
+                    for list in lists {
+                        all.push(list.await);
+                    }
+                    let _gone = reply.send(all);
+                });
+            }
             Question::Process(reply) => {
                 let mut status = self.process_status();
                 let views = self.ask_drivers(None);

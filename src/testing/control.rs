@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
 use super::status;
-use crate::control::{ControlHandle, Question};
+use crate::control::{ControlHandle, ListedNames, Question};
 use crate::status::{
     OverrideDone, OverrideRefused, ProcessStatus, RouteExplanation, UpstreamStatus,
 };
@@ -19,6 +19,8 @@ pub struct Answers {
     pub upstreams: Vec<UpstreamStatus>,
     /// To any route question.
     pub route: RouteExplanation,
+    /// What registries list.
+    pub names: Vec<ListedNames>,
     /// To any order.
     pub order: Option<Result<OverrideDone, OverrideRefused>>,
 }
@@ -40,6 +42,7 @@ impl FakeControl {
             process: status::process(),
             upstreams,
             route: status::route(),
+            names: Vec::new(),
             order: None,
         };
         let fake = Self {
@@ -65,6 +68,9 @@ impl FakeControl {
                 }
                 Question::Order(_, reply) => {
                     let _gone = reply.send(answers.order);
+                }
+                Question::Names(reply) => {
+                    let _gone = reply.send(answers.names);
                 }
                 Question::Process(reply) => {
                     let mut process = answers.process;

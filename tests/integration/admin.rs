@@ -1,5 +1,7 @@
 //! The admin API and the live commands of the built binary: orders, events, histories.
 
+mod events;
+mod live;
 mod overrides;
 
 use std::process::Command;
