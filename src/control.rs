@@ -24,7 +24,7 @@ use crate::status::{
 #[derive(Debug)]
 pub enum Question {
     /// The end of an override by its number.
-    ClearOverride(u64, Signed, oneshot::Sender<Option<OverrideDone>>),
+    ClearOverride(u64, Signed, OrderReply),
     /// An override of an instance.
     Order(Box<OverrideOrder>, OrderReply),
     /// The services that each registry lists.
@@ -129,7 +129,7 @@ impl ControlHandle {
         &self,
         id: u64,
         signed: Signed,
-    ) -> Result<Option<OverrideDone>, NoAnswer> {
+    ) -> Result<Option<Result<OverrideDone, OverrideRefused>>, NoAnswer> {
         self.ask(|reply| Question::ClearOverride(id, signed, reply))
             .await
     }

@@ -11,7 +11,7 @@ use super::call::{Call, read_body};
 use super::routes::{self, Param, Route};
 use super::server::Local;
 use super::views::{Instances, Registries, UpstreamDetail, Upstreams, hosts};
-use super::{Deps, PATIENCE, guard, within};
+use super::{Deps, PATIENCE, guard, resolve, within};
 use crate::config::suggest::nearest;
 use crate::control::NoAnswer;
 use crate::status::{ProcessStatus, UpstreamStatus};
@@ -41,7 +41,7 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     Route::get(
         "/api/v1/upstreams/{u}/instances/{i}",
-        "one instance, ip:port",
+        "one instance, ip:port or a part of it",
         |call| Box::pin(one_instance(call)),
     ),
     Route::get(
@@ -166,17 +166,11 @@ async fn one_instance(call: Call) -> Result<Answer, Fault> {
     let status = upstream(&call.deps, call.name("u")).await?;
     let address = call.name("i");
     let known = status.instances.iter().map(|i| &*i.instance);
-    let hint = nearest(address, known).map(|near| format!("did you mean `{near}`?"));
-    let mut instances = status.instances.into_iter();
-    match instances.find(|i| i.instance == address) {
-        Some(found) => ok(&found),
-        None => Err(Fault::new(
-            StatusCode::NOT_FOUND,
-            "unknown_instance",
-            format!("`{}` has no instance `{address}`", status.summary.name),
-            hint.unwrap_or_else(|| "instances are written ip:port".to_owned()),
-        )),
-    }
+    let found = resolve::instance(address, known).map_err(|unclear| {
+        let message = format!("{}: {}", status.summary.name, unclear.message);
+        Fault::new(StatusCode::NOT_FOUND, unclear.word, message, unclear.hint)
+    })?;
+    ok(&status.instances.iter().find(|i| i.instance == found))
 }
 
 async fn host_list(call: Call) -> Result<Answer, Fault> {

@@ -177,7 +177,8 @@ async fn clear(call: Call) -> Result<Answer, Fault> {
         None => None,
     };
     match done {
-        Some(done) => ok(&done),
+        Some(Ok(done)) => ok(&done),
+        Some(Err(refused)) => Err(refusal(refused)),
         None => Err(Fault::new(
             StatusCode::NOT_FOUND,
             "unknown_override",

@@ -100,7 +100,20 @@ impl Follower {
             () = self.follow() => {}
             () = sender.closed() => {}
             // An error means that the sender is gone, which ends us just as well.
-            _stop = stop.wait_for(|stop| *stop) => {}
+            _stop = stop.wait_for(|stop| *stop) => self.last_words(),
+        }
+    }
+
+    /// What was written until the end, if the reader has kept up.
+    fn last_words(&self) {
+        let entries = self.journal.after(self.last);
+        let wanted = entries.iter().filter(|entry| self.filter.wants(entry));
+        let text: String = wanted.map(|entry| event(entry)).collect();
+        if text.is_empty() {
+            return;
+        }
+        if let Err(error) = self.sender.try_send(text.into()) {
+            tracing::debug!(%error, "a stream's reader missed the last events");
         }
     }
 

@@ -28,7 +28,7 @@ pub struct OverrideOrder {
     pub signed: Signed,
 }
 
-/// An order's answer; `None`: there is no such upstream.
+/// An order's answer; `None`: there is no such upstream, or no such order.
 pub type OrderReply = oneshot::Sender<Option<Result<OverrideDone, OverrideRefused>>>;
 
 impl Plane {
@@ -56,12 +56,7 @@ impl Plane {
         });
     }
 
-    pub(super) fn clear_override(
-        &mut self,
-        id: u64,
-        signed: Signed,
-        reply: oneshot::Sender<Option<OverrideDone>>,
-    ) {
+    pub(super) fn clear_override(&mut self, id: u64, signed: Signed, reply: OrderReply) {
         let drivers: Vec<_> = self
             .upstreams
             .values()

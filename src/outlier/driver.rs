@@ -54,7 +54,11 @@ pub enum Command {
         oneshot::Sender<Result<OverrideDone, OverrideRefused>>,
     ),
     /// The end of an order, by its number; `None` when it is not one of this upstream.
-    ClearOverride(u64, Signed, oneshot::Sender<Option<OverrideDone>>),
+    ClearOverride(
+        u64,
+        Signed,
+        oneshot::Sender<Option<Result<OverrideDone, OverrideRefused>>>,
+    ),
 }
 
 /// The settings of one upstream.

@@ -47,7 +47,11 @@ impl Driver {
     }
 
     /// Ends an order by its number; `None` when this upstream has none of that number.
-    pub(super) fn clear_override(&mut self, id: u64, signed: Signed) -> Option<OverrideDone> {
+    pub(super) fn clear_override(
+        &mut self,
+        id: u64,
+        signed: Signed,
+    ) -> Option<Result<OverrideDone, OverrideRefused>> {
         let found = self.book.iter().find(|(_, _, entry)| entry.id == id);
         let (address, what) = found.map(|(address, what, _)| (address.clone(), what))?;
         let order = Order {
@@ -58,8 +62,8 @@ impl Driver {
             force: false,
             signed,
         };
-        // An order that the detector does not know any more is struck out all the same.
-        self.order(&order).ok()
+        // Refused where its instance is away: it waits there for the time of the order.
+        Some(self.order(&order))
     }
 
     fn done(&mut self, order: &Order, now: Timestamp) -> OverrideDone {

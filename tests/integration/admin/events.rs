@@ -96,7 +96,7 @@ fn streams_end_wholly_with_the_process_and_are_bounded() {
     proxy.signal("TERM");
     for client in &mut open {
         let seen = until(client, "\r\n0\r\n\r\n");
-        assert!(seen.contains("event: drain_started"), "{seen}");
+        assert!(seen.contains("event: drain_finished"), "{seen}");
     }
     assert!(proxy.ended().success());
 }
