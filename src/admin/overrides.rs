@@ -91,6 +91,14 @@ async fn order(call: Call, kind: OverrideKind) -> Result<Answer, Fault> {
     let body: Body = call.json()?;
     let signed = call.signed(body.actor, body.note)?;
     let ttl = ttl(kind, body.ttl.as_deref())?;
+    if body.force && !matches!(kind, OverrideKind::Eject | OverrideKind::Disable) {
+        return Err(Fault::new(
+            StatusCode::BAD_REQUEST,
+            "bad_body",
+            "this order takes no `force`",
+            "only eject (beyond the cap) and disable (the last one) do; leave --force out",
+        ));
+    }
     let status = upstream(&call.deps, call.name("u")).await?;
     let known = status.instances.iter().map(|i| &*i.instance);
     let found = resolve::instance(call.name("i"), known).map_err(|problem| {

@@ -15,13 +15,13 @@ use crate::config::suggest::nearest;
 
 /// The tables of all files.
 const TABLES: &[&[Route]] = &[
-    services::ROUTES,
-    openapi::ROUTES,
-    bundle::ROUTES,
     api::ROUTES,
     history::ROUTES,
+    services::ROUTES,
     overrides::ROUTES,
     events::ROUTES,
+    bundle::ROUTES,
+    openapi::ROUTES,
 ];
 
 /// An answer in the making.

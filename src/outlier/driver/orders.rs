@@ -186,13 +186,14 @@ impl Driver {
             },
         });
         for (address, what, entry) in struck {
-            self.tell_end(&address, what, &entry, now);
+            self.tell_end(&address, what, &entry, "replaced");
             self.ended_now.push(address);
         }
         self.overrides.store(self.book.len(), Ordering::Relaxed);
     }
 
-    fn tell_end(&self, address: &Address, what: Lasting, entry: &Entry, now: Timestamp) {
+    fn tell_end(&self, address: &Address, what: Lasting, entry: &Entry, otherwise: &str) {
+        let now = self.clock.now();
         let name = &self.upstream.name;
         let mut fields = vec![
             ("kind", json!(what.as_str())),
@@ -213,7 +214,7 @@ impl Driver {
         let cause = match entry.ended_by {
             Some(by) => by.as_str(),
             None if self.signing.is_some() => "operator",
-            None => "replaced",
+            None => otherwise,
         };
         fields.push(("cause", json!(cause)));
         let auto = || Signed {
@@ -228,9 +229,8 @@ impl Driver {
 
     /// The upstream is no more, nor are its overrides.
     pub(super) fn close_book(&mut self) {
-        let now = self.clock.now();
         for (address, what, entry) in self.book.strike(|_, _, _| false) {
-            self.tell_end(&address, what, &entry, now);
+            self.tell_end(&address, what, &entry, "upstream_gone");
         }
         self.overrides.store(0, Ordering::Relaxed);
     }

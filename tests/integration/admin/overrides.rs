@@ -266,6 +266,7 @@ fn an_instance_may_be_named_in_short_and_orders_are_checked() {
         ("restore", r#"{"ttl": "10m"}"#, "bad_ttl"),
         ("eject", r#"{"ttl": "10m", "forced": true}"#, "bad_body"),
         ("eject", "{", "bad_body"),
+        ("hold", r#"{"ttl": "10m", "force": true}"#, "bad_body"),
         (
             "eject",
             r#"{"ttl": "10m", "note": "two\nlines"}"#,
