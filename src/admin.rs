@@ -7,6 +7,7 @@ mod answer;
 mod api;
 mod bundle;
 mod call;
+mod config;
 mod events;
 mod guard;
 mod history;
@@ -45,20 +46,23 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const STREAMS: usize = 16;
 
 /// What a reload may change of both listeners.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// File with the token that the admin listener asks for. Read at each request, so a new token
     /// holds at once.
     pub token_file: Option<PathBuf>,
     /// Bounds of `/metrics`.
     pub caps: Caps,
+    /// All of it, to be shown.
+    pub config: Arc<Config>,
 }
 
-impl From<&Config> for Settings {
-    fn from(config: &Config) -> Self {
+impl From<&Arc<Config>> for Settings {
+    fn from(config: &Arc<Config>) -> Self {
         Self {
             token_file: config.admin.token_file.clone(),
             caps: Caps::from(&config.telemetry),
+            config: Arc::clone(config),
         }
     }
 }

@@ -360,11 +360,11 @@ impl App {
 
 /// What admin and telemetry need of the configuration, kept current.
 fn follow_settings(mut config: watch::Receiver<Arc<Config>>) -> watch::Receiver<admin::Settings> {
-    let first = admin::Settings::from(&**config.borrow_and_update());
+    let first = admin::Settings::from(&*config.borrow_and_update());
     let (settings, seen) = watch::channel(first);
     tokio::spawn(async move {
         while config.changed().await.is_ok() {
-            settings.send_replace(admin::Settings::from(&**config.borrow_and_update()));
+            settings.send_replace(admin::Settings::from(&*config.borrow_and_update()));
         }
     });
     seen

@@ -4,17 +4,22 @@
 pub mod bundle;
 pub mod check;
 pub mod client;
+pub mod config;
 pub mod demo;
+pub mod docs;
 pub mod events;
 pub mod explain;
 pub mod explain_route;
 pub mod healthcheck;
+pub mod init;
 pub mod instances;
 pub mod manual;
 pub mod output;
 pub mod overrides;
+pub mod policies;
 pub mod registries;
 pub mod run;
+pub mod schema;
 pub mod services;
 pub mod status;
 pub mod upstreams;
@@ -61,6 +66,16 @@ pub enum LiveCommand {
     Registries(registries::RegistriesArgs),
     /// For a container's HEALTHCHECK: 0 ready, 5 not ready, 6 nobody answers.
     Healthcheck(healthcheck::HealthcheckArgs),
+    /// The values in force with their origin; what differs between files and process.
+    Config(config::ConfigArgs),
+    /// Which ejection policy holds for whom, and why.
+    Policies(policies::PoliciesArgs),
+    /// Write starter files; refuses to overwrite.
+    Init(init::InitArgs),
+    /// Print the reference of this version.
+    Docs(docs::DocsArgs),
+    /// Print the JSON Schema of a kind of file.
+    Schema(schema::SchemaArgs),
     /// Version and commit.
     Version(version::VersionArgs),
 }
@@ -86,6 +101,11 @@ impl LiveCommand {
             Self::Bundle(args) => bundle::run(args, env, out, err),
             Self::Registries(args) => registries::run(args, env, out, err),
             Self::Healthcheck(args) => healthcheck::run(args, env, out, err),
+            Self::Config(args) => config::run(args, env, out, err),
+            Self::Policies(args) => policies::run(args, env, out, err),
+            Self::Init(args) => init::run(args, env, out, err),
+            Self::Docs(args) => docs::run(args, out, err),
+            Self::Schema(args) => schema::run(args, out, err),
             Self::Version(args) => version::run(args, env, out, err),
         }
     }

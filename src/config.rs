@@ -4,8 +4,10 @@
 
 pub mod codes;
 mod cross;
+mod describe;
 pub mod diagnostic;
 pub mod document;
+pub mod effective;
 pub mod endpoints;
 pub mod environment;
 pub mod load;
@@ -14,6 +16,8 @@ mod policy_files;
 pub mod policy_select;
 pub mod policy_set;
 pub mod restart;
+pub mod schema;
+pub mod settings;
 pub mod substitute;
 pub mod suggest;
 pub mod types;

@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
-use super::{api, bundle, events, history, openapi, overrides, services};
+use super::{api, bundle, config, events, history, openapi, overrides, services};
 use crate::config::suggest::nearest;
 
 /// The tables of all files.
@@ -19,6 +19,7 @@ const TABLES: &[&[Route]] = &[
     history::ROUTES,
     services::ROUTES,
     overrides::ROUTES,
+    config::ROUTES,
     events::ROUTES,
     bundle::ROUTES,
     openapi::ROUTES,

@@ -55,7 +55,7 @@ impl Admin {
             version: "0",
             workers,
         };
-        let (settings, receiver) = watch::channel(Settings::from(&Config::builtin()));
+        let (settings, receiver) = watch::channel(Settings::from(&Arc::new(Config::builtin())));
         let deps = Deps::new(
             handle,
             journal.clone(),
@@ -105,6 +105,10 @@ impl Admin {
 }
 
 fn send(to: SocketAddr, request: http::request::Builder) -> Response<Bytes> {
+    send_body(to, request, "")
+}
+
+fn send_body(to: SocketAddr, request: http::request::Builder, body: &str) -> Response<Bytes> {
     let client = HttpClient {
         timeout: Duration::from_secs(10),
         max_body: 1 << 20,
@@ -113,7 +117,7 @@ fn send(to: SocketAddr, request: http::request::Builder) -> Response<Bytes> {
         .enable_all()
         .build()
         .unwrap();
-    let request = request.body(Full::default()).unwrap();
+    let request = request.body(Full::from(body.to_owned())).unwrap();
     let target = Target::Tcp(to.to_string());
     runtime.block_on(client.send(&target, request)).unwrap()
 }
@@ -376,5 +380,52 @@ fn a_stuck_control_plane_fails_the_heartbeat_and_does_not_hold_up_the_end() {
         admin.get("/api/v1/status").1["error"],
         "control_unavailable"
     );
+    admin.stop();
+}
+
+#[test]
+fn policies_are_validated_and_not_applied() {
+    let admin = Admin::start();
+    let post = |body: &str| {
+        let request = Request::post("/api/v1/policies:validate")
+            .header("x-outrigger-admin", "1")
+            .header("content-type", "application/json");
+        let answer = send_body(admin.at, request, body);
+        let status = answer.status().as_u16();
+        let body: Value = serde_json::from_slice(answer.body()).unwrap();
+        (status, body)
+    };
+    let (code, good) = post(r#"{"content": "policies: [{name: p}]"}"#);
+    assert_eq!((code, &good["valid"]), (200, &true.into()), "{good}");
+    assert_eq!(good["policies"][0], "p");
+    let (_, bad) = post(r#"{"content": "policies:\n  - {name: p, mode: off}", "name": "x.yaml"}"#);
+    let problem = &bad["diagnostics"][0];
+    assert_eq!(
+        (&bad["valid"], &problem["line"]),
+        (&false.into(), &2.into())
+    );
+    assert_eq!(
+        (&problem["file"], &problem["code"]),
+        (&"x.yaml".into(), &"E-CFG-018".into())
+    );
+    // A message cannot carry a variable of the process out.
+    let (_, secret) = post(r#"{"content": "policies: [{name: p, ramp: \"${PATH}\"}]"}"#);
+    assert_eq!(secret["diagnostics"][0]["code"], "E-CFG-010");
+    assert_eq!(post(r#"{"contents": ""}"#).0, 400);
+    let (_, none) = admin.get("/api/v1/policies");
+    assert_eq!(none["policies"], serde_json::json!([]));
+    let (_, config) = admin.get("/api/v1/config");
+    let workers = config["settings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|s| s["key"] == "workers");
+    assert_eq!(workers.unwrap()["value"], "auto");
+    let (code, effective) = admin.get("/api/v1/policies/effective/any");
+    assert_eq!(
+        (code, &effective["winner"]["name"]),
+        (200, &"builtin".into())
+    );
+    assert_eq!(effective["budget"][1]["limit"], 1);
     admin.stop();
 }

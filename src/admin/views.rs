@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::config::diagnostic::Diagnostic;
+use crate::config::settings::Setting;
 use crate::status::{
     InstanceStatus, OverrideStatus, RegistryStatus, UpstreamStatus, UpstreamSummary,
 };
@@ -265,5 +267,70 @@ pub(super) fn hosts(status: UpstreamStatus, all: bool) -> Hosts {
     Hosts {
         service: status.summary.name,
         hosts: hosts.collect(),
+    }
+}
+
+/// `GET /api/v1/config`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ConfigView {
+    /// In the order in which the files are read.
+    pub settings: Vec<Setting>,
+}
+
+/// `POST /api/v1/policies:validate`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Validation {
+    /// Whether the file could be loaded beside those in force.
+    pub valid: bool,
+    /// Names of its policies.
+    pub policies: Vec<String>,
+    /// Errors and warnings.
+    pub diagnostics: Vec<DiagnosticView>,
+}
+
+/// A problem of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiagnosticView {
+    /// `error` or `warning`.
+    pub level: String,
+    /// `E-CFG-012`.
+    pub code: String,
+    /// The file, variable or flag.
+    pub file: String,
+    /// From 1; nothing where it is about the whole file.
+    pub line: Option<usize>,
+    /// From 1.
+    pub column: Option<usize>,
+    /// The line behind the last one, the same for most.
+    pub end_line: Option<usize>,
+    /// The column behind the last character.
+    pub end_column: Option<usize>,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right.
+    pub help: String,
+}
+
+impl From<&Diagnostic> for DiagnosticView {
+    fn from(problem: &Diagnostic) -> Self {
+        let place = &problem.place;
+        let (line, column) = place.start;
+        let placed = place.source.is_file && line > 0;
+        let level = if problem.code.is_warning() {
+            "warning"
+        } else {
+            "error"
+        };
+        Self {
+            level: level.to_owned(),
+            code: problem.code.to_string(),
+            file: place.source.name.clone(),
+            line: placed.then_some(line),
+            column: placed.then_some(column),
+            end_line: placed.then_some(place.end.0),
+            end_column: placed.then_some(place.end.1),
+            message: problem.message.clone(),
+            help: problem.help.clone(),
+        }
     }
 }

@@ -2,6 +2,8 @@
 //! of every upstream and how many instances it may eject to standard output.
 //! Exit codes: 0 good, 1 output failed, 3 errors, 4 warnings under `--strict`.
 
+mod format;
+mod preflight;
 mod report;
 
 use std::fmt::Write as _;
@@ -11,6 +13,7 @@ use std::sync::Arc;
 
 use crate::config::diagnostic::{Code, Diagnostic, Diagnostics, Place, Source};
 use crate::config::document::{self, Node, Value};
+use crate::config::effective::effective;
 use crate::config::environment::Environment;
 use crate::config::types::{Config, RegistryKind};
 use crate::config::{LoadRequest, Loaded, endpoints, load};
@@ -24,6 +27,26 @@ pub struct CheckArgs {
     /// Warnings are failures too (exit code 4).
     #[arg(long)]
     pub strict: bool,
+    /// Look at this machine too: free ports, open files, registries, folders. Changes nothing.
+    #[arg(long)]
+    pub preflight: bool,
+    /// How to tell what was found; all but human go to standard output whole.
+    #[arg(long, value_enum, default_value = "human")]
+    pub format: ReportFormat,
+}
+
+/// `--format`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ReportFormat {
+    /// For people.
+    #[default]
+    Human,
+    /// One JSON object.
+    Json,
+    /// Workflow commands of GitHub Actions: annotations at the lines of a change.
+    Github,
+    /// SARIF 2.1.0, for code scanning.
+    Sarif,
 }
 
 /// Runs the command; returns the exit code.
@@ -33,28 +56,45 @@ pub fn run(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> u8 {
-    let mut checked = Checked::default();
+    let mut checked = Checked {
+        preflight: args.preflight,
+        ..Checked::default()
+    };
     if args.paths.is_empty() {
         checked.main_file(LoadRequest::new(None, env), env);
     }
     for path in &args.paths {
         checked.path(path, env);
     }
-    let Checked { text, problems } = checked;
+    let Checked {
+        text,
+        problems,
+        upstreams,
+        ..
+    } = checked;
     let errors = problems.errors().count();
     let warnings = problems.warnings().count();
-    let mut shown = problems.to_string();
-    if errors + warnings > 0 {
-        let verdict = format!(
-            "\n{}, {}\n",
-            count(errors, "error"),
-            count(warnings, "warning")
-        );
-        shown.push_str(&verdict);
-    }
-    let written = err
-        .write_all(shown.as_bytes())
-        .and_then(|()| out.write_all(text.as_bytes()));
+    let report = match args.format {
+        ReportFormat::Human => {
+            let mut shown = problems.to_string();
+            if errors + warnings > 0 {
+                let verdict = format!(
+                    "\n{}, {}\n",
+                    count(errors, "error"),
+                    count(warnings, "warning")
+                );
+                shown.push_str(&verdict);
+            }
+            if err.write_all(shown.as_bytes()).is_err() {
+                return 1;
+            }
+            text
+        }
+        ReportFormat::Json => pretty(&format::json_report(&problems, &text, &upstreams)),
+        ReportFormat::Github => format::github(&problems),
+        ReportFormat::Sarif => pretty(&format::sarif(&problems)),
+    };
+    let written = out.write_all(report.as_bytes());
     match written.and_then(|()| out.flush()) {
         Err(_) => 1,
         Ok(()) if problems.has_errors() => 3,
@@ -63,10 +103,17 @@ pub fn run(
     }
 }
 
+fn pretty(value: &serde_json::Value) -> String {
+    format!("{value:#}\n")
+}
+
 #[derive(Default)]
 struct Checked {
     text: String,
     problems: Diagnostics,
+    /// The policy of each, for programs.
+    upstreams: Vec<serde_json::Value>,
+    preflight: bool,
 }
 
 impl Checked {
@@ -103,6 +150,8 @@ impl Checked {
         let good = !diagnostics.has_errors();
         self.problems.extend(diagnostics);
         let Some(config) = config else { return };
+        let folder = main_file.as_deref().and_then(Path::parent);
+        let folder = folder.map(Path::to_owned).unwrap_or_default();
         let file = main_file.map_or_else(
             || "no configuration file, defaults".to_owned(),
             |path| path.display().to_string(),
@@ -134,9 +183,25 @@ impl Checked {
         let (table, remarks) = report::upstreams(&config);
         self.text.push_str(&table);
         for (code, origin, message, help) in remarks {
-            self.remark(code, &origin, message, &help);
+            // Where a policy stands is told from the folder of the main file.
+            let (path, line) = match origin.rsplit_once(':') {
+                Some((path, line)) => (folder.join(path), line.parse().unwrap_or(0)),
+                None => (PathBuf::from(&origin), 0),
+            };
+            self.remark_at(code, (&path.display().to_string(), line), message, &help);
+        }
+        for name in config.services.keys() {
+            let found = serde_json::to_value(effective(&config, name));
+            self.upstreams.extend(found.ok());
         }
         self.endpoint_files(&config, env);
+        if self.preflight {
+            let (notes, remarks) = preflight::look(&config);
+            self.text.push_str(&notes);
+            for (code, _, message, help) in remarks {
+                self.remark(code, &file, message, &help);
+            }
+        }
     }
 
     fn endpoint_files(&mut self, config: &Config, env: &dyn Environment) {
@@ -180,12 +245,19 @@ impl Checked {
     }
 
     fn remark(&mut self, code: Code, origin: &str, message: String, help: &str) {
-        let source = Source {
-            name: origin.to_owned(),
+        self.remark_at(code, (origin, 0), message, help);
+    }
+
+    fn remark_at(&mut self, code: Code, (file, line): (&str, usize), message: String, help: &str) {
+        let source = Arc::new(Source {
+            name: file.to_owned(),
             text: String::new(),
             is_file: true,
+        });
+        let place = match line {
+            0 => Place::whole(&source),
+            line => Place::at(&source, line, 1),
         };
-        let place = Place::whole(&Arc::new(source));
         self.problems.push(Diagnostic {
             code,
             place,

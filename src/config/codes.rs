@@ -50,6 +50,7 @@ codes! {
     SAME_PATTERNS = 32: "Two policies apply to exactly the same patterns. The later file is rejected.",
     NO_SOURCE = 33: "A service has neither endpoints nor a registry to ask.",
     CHOOSE_ONE = 34: "Exactly one of several keys must be written.",
+    PORT_TAKEN = 35: "Preflight: an address of the configuration cannot be listened on here. Something else has it, or it is not this machine's, or the port needs a privilege.",
     ATTEMPT_EXCEEDS_REQUEST = 101: "An explicit timeout.attempt is longer than timeout.request, so it never ends an attempt.",
     INLINE_SECRET = 102: "A secret stands in the file itself. Use the *_file key or an environment variable.",
     NO_MATCH = 103: "A glob of `policies` matches no file.",
@@ -62,6 +63,9 @@ codes! {
     POLICY_TIE = 110: "Two policies fit an upstream equally well; the first by file and line holds.",
     POLICIES_GONE = 111: "Policy files that were in force are gone or no longer named by `policies`. What they ejected comes back, ramped.",
     TOKEN_FILE = 112: "The file of admin.token_file is missing, empty or unreadable. Until that changes the admin API lets nobody in.",
+    REGISTRY_UNREACHABLE = 113: "Preflight: a registry does not answer from here. A start works without, and readiness waits for startup.registry_wait.",
+    FEW_OPEN_FILES = 114: "Preflight: the limit of open files is lower than the configuration may need; connections beyond it are refused.",
+    FOLDER_ABSENT = 115: "Preflight: a folder that the configuration writes to does not exist.",
 }
 
 impl Code {

@@ -120,7 +120,12 @@ fn addresses(config: &Config, places: &Places<'_, '_>) {
                 show(listen),
                 show(other)
             );
-            let help = "give each listener its own port; 0 picks a free one";
+            let help = match listen {
+                Listen::Unix(_) => "give each listener its own path",
+                Listen::Tcp(_) | Listen::Localhost(_) => {
+                    "give each listener its own port; 0 picks a free one"
+                }
+            };
             places
                 .context
                 .report(Code::SAME_ADDRESS, place, message, help);

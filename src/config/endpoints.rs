@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::diagnostic::Diagnostics;
-use super::document;
+use super::document::{self, Node};
 use super::environment::{Environment, Overrides};
-use super::parse::endpoint::endpoints;
+use super::parse::endpoint::{endpoints, list_shape};
 use super::parse::main_file::version;
 use super::parse::reader::{Context, Map};
+use super::parse::record::Shape;
 use super::substitute::substitute;
 use crate::config::diagnostic::Code;
 use crate::endpoint::EndpointSet;
@@ -39,10 +40,31 @@ pub fn parse(
     substitute(&mut root, environment, &mut problems);
     let overrides = Overrides::default();
     let context = Context::new(&overrides, Path::new(""));
-    let map = Map::root(&context, &root, false);
+    let services = services(&context, &root);
+    problems.extend(context.finish().0);
+    problems.sort();
+    if problems.has_errors() {
+        return Err(problems);
+    }
+    Ok(EndpointsFile {
+        services,
+        warnings: problems,
+    })
+}
+
+/// Reads a file only for what its readers tell.
+pub(super) fn read(context: &Context<'_>, root: &Node) {
+    services(context, root);
+}
+
+fn services(context: &Context<'_>, root: &Node) -> BTreeMap<Arc<str>, EndpointSet> {
+    let map = Map::root(context, root, false);
     version(&map);
     let mut services = BTreeMap::new();
-    match map.field("services") {
+    map.declare("services", || {
+        Shape::Named(Box::new(list_shape())).required()
+    });
+    match map.named("services", list_shape) {
         Some(field) => {
             for (name, field) in field.map().entries() {
                 let endpoints = endpoints(&field).unwrap_or_default();
@@ -64,15 +86,7 @@ pub fn parse(
         }
     }
     map.finish();
-    problems.extend(context.finish().0);
-    problems.sort();
-    if problems.has_errors() {
-        return Err(problems);
-    }
-    Ok(EndpointsFile {
-        services,
-        warnings: problems,
-    })
+    services
 }
 
 #[cfg(test)]

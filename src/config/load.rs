@@ -11,6 +11,7 @@ use super::environment::{Environment, Overrides};
 use super::parse::main_file::{MainFile, main_file};
 use super::parse::reader::Context;
 use super::policy_files;
+use super::settings::Inputs;
 use super::substitute::substitute;
 use super::types::{Config, PolicySet, Registry};
 
@@ -138,6 +139,17 @@ pub fn policies(files: Vec<PathBuf>, env: &dyn Environment) -> (PolicySet, Diagn
     (found.set, found.problems)
 }
 
+/// A policy file as text, shown as `name`, beside those of `set` but for the one of that name: the
+/// names of its policies, and every problem.
+pub fn policy_text(
+    text: &str,
+    name: &str,
+    set: &PolicySet,
+    env: &dyn Environment,
+) -> (Vec<String>, Diagnostics) {
+    policy_files::check_text(text, name, set, env)
+}
+
 impl Config {
     /// What holds without any file: every default, and the embedded registry to discover in.
     pub fn builtin() -> Self {
@@ -226,7 +238,8 @@ fn read_main(
     }
     substitute(&mut root, env, &mut problems);
     let context = Context::new(overrides, folder);
-    let main = main_file(&context, &root, &env.host_name());
+    let host_name = env.host_name();
+    let mut main = main_file(&context, &root, &host_name);
     let (found, used) = context.finish();
     problems.extend(found);
     problems.sort();
@@ -235,6 +248,13 @@ fn read_main(
         .filter(|(path, _)| !used.contains(*path))
         .map(|(_, name)| name.to_owned())
         .collect();
+    main.config.inputs = Arc::new(Inputs {
+        root: Some(Arc::new(root)),
+        overrides: overrides.clone(),
+        folder: folder.to_owned(),
+        host_name,
+        started: None,
+    });
     (Some(main), problems, ignored)
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod limits;
 pub(crate) mod main_file;
 pub(crate) mod policy;
 pub(crate) mod reader;
+pub(crate) mod record;
 pub(crate) mod registry;
 pub(crate) mod retry;
 pub(crate) mod service;

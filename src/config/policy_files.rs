@@ -121,24 +121,8 @@ fn one_file(
     found: &mut Found,
 ) {
     let (entries, mut problems) = parse_file(&path, folder, env);
-    if !problems.has_errors() {
-        for (entry, place) in &entries {
-            let others = found.set.entries.iter();
-            let earlier = entries
-                .iter()
-                .map(|(e, _)| e)
-                .take_while(|e| !std::ptr::eq(*e, entry));
-            let mut all = others.chain(earlier);
-            if let Some((code, message, help)) = all.find_map(|other| clash(entry, other)) {
-                problems.push(Diagnostic {
-                    code,
-                    place: place.clone(),
-                    message,
-                    help,
-                });
-            }
-        }
-    }
+    let others: Vec<&PolicyEntry> = found.set.entries.iter().collect();
+    find_clashes(&entries, &others, &mut problems);
     problems.sort();
     found.files_read.push(path.clone());
     if problems.has_errors() {
@@ -171,6 +155,51 @@ fn one_file(
     found.problems.extend(problems);
 }
 
+/// Entries of a file that cannot stand beside `others` or each other.
+fn find_clashes<'a>(
+    entries: &'a [(PolicyEntry, Place)],
+    others: &[&'a PolicyEntry],
+    problems: &mut Diagnostics,
+) {
+    if problems.has_errors() {
+        return;
+    }
+    for (entry, place) in entries {
+        let earlier = entries
+            .iter()
+            .map(|(e, _)| e)
+            .take_while(|e| !std::ptr::eq(*e, entry));
+        let mut all = others.iter().copied().chain(earlier);
+        if let Some((code, message, help)) = all.find_map(|other| clash(entry, other)) {
+            problems.push(Diagnostic {
+                code,
+                place: place.clone(),
+                message,
+                help,
+            });
+        }
+    }
+}
+
+/// A file as text; the one of `set` that has its name is what it would replace.
+pub(super) fn check_text(
+    text: &str,
+    name: &str,
+    set: &PolicySet,
+    env: &dyn Environment,
+) -> (Vec<String>, Diagnostics) {
+    let path = Path::new(name);
+    let parsed = document::parse(text.as_bytes(), name);
+    let (entries, mut problems) = parse_document(parsed, path, Path::new(""), env);
+    let replaced = |entry: &&PolicyEntry| entry.file.ends_with(path);
+    let others = set.entries.iter().filter(|entry| !replaced(entry));
+    let others: Vec<&PolicyEntry> = others.collect();
+    find_clashes(&entries, &others, &mut problems);
+    problems.sort();
+    let names = entries.iter().map(|(e, _)| e.policy.name.to_string());
+    (names.collect(), problems)
+}
+
 /// One policy file by itself.
 fn parse_file(
     path: &Path,
@@ -178,16 +207,25 @@ fn parse_file(
     env: &dyn Environment,
 ) -> (Vec<(PolicyEntry, Place)>, Diagnostics) {
     let name = shown(path);
-    let (mut root, mut problems) = match read(path) {
+    let parsed = match read(path) {
         Ok(bytes) => document::parse(&bytes, &name),
         Err(error) => unreadable(&name, &error),
     };
+    parse_document(parsed, path, folder, env)
+}
+
+fn parse_document(
+    (mut root, mut problems): (document::Node, Diagnostics),
+    path: &Path,
+    folder: &Path,
+    env: &dyn Environment,
+) -> (Vec<(PolicyEntry, Place)>, Diagnostics) {
     if problems.has_errors() && root.value == document::Value::Null {
         return (Vec::new(), problems);
     }
     substitute(&mut root, env, &mut problems);
     let overrides = Overrides::default();
-    let context = Context::new(&overrides, path.parent().unwrap_or_else(|| Path::new("")));
+    let context = Context::recording(&overrides, path.parent().unwrap_or_else(|| Path::new("")));
     let origin = shown(path.strip_prefix(folder).unwrap_or(path));
     let entries = policy_file(&context, &root, path, &origin);
     problems.extend(context.finish().0);

@@ -68,6 +68,99 @@ pub fn select(set: &PolicySet, query: &Query<'_>) -> Selection {
     }
 }
 
+/// Why an entry does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WhyNot {
+    /// It does not match at all: the dimension, its patterns, what they were compared with.
+    NoMatch(&'static str, String, String),
+    /// Another one is more exact there: the dimension, its pattern, that of the winner.
+    LessExact(&'static str, String, String),
+    /// It is as exact, and stands later.
+    Later,
+}
+
+impl WhyNot {
+    /// Whether the entry matches.
+    pub fn matches(&self) -> bool {
+        !matches!(self, Self::NoMatch(..))
+    }
+}
+
+impl std::fmt::Display for WhyNot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoMatch(what, patterns, name) => {
+                write!(f, "{what} [{patterns}] does not match `{name}`")
+            }
+            Self::LessExact(what, ours, theirs) => {
+                write!(f, "{what}: `{theirs}` is more exact than `{ours}`")
+            }
+            Self::Later => f.write_str("it is as exact, and stands later by file and line"),
+        }
+    }
+}
+
+/// The policy for `query`, and every other one with the reason why it does not hold; those that
+/// match first, the best of them first.
+pub fn explain(set: &PolicySet, query: &Query<'_>) -> (Selection, Vec<(Arc<Policy>, WhyNot)>) {
+    let selection = select(set, query);
+    let by_name = |name: &str| set.entries.iter().find(|e| *e.policy.name == *name);
+    let best = by_name(&selection.winner.name).and_then(|entry| rank(entry, query));
+    let mut others = Vec::new();
+    for policy in &selection.losers {
+        let rank = by_name(&policy.name).and_then(|entry| rank(entry, query));
+        let why = match best.as_ref().zip(rank.as_ref()) {
+            Some((best, rank)) => less_exact(best, rank),
+            None => WhyNot::Later,
+        };
+        others.push((Arc::clone(policy), why));
+    }
+    for entry in &set.entries {
+        if rank(entry, query).is_none() {
+            others.push((Arc::clone(&entry.policy), no_match(entry, query)));
+        }
+    }
+    (selection, others)
+}
+
+fn less_exact(best: &Rank<'_>, rank: &Rank<'_>) -> WhyNot {
+    let pairs = [
+        ("upstreams", best.0, rank.0),
+        ("consumers", best.1, rank.1),
+        ("namespaces", best.2, rank.2),
+    ];
+    let found = pairs.into_iter().find(|(_, best, rank)| best > rank);
+    match found {
+        Some((what, best, rank)) => WhyNot::LessExact(what, rank.0.to_owned(), best.0.to_owned()),
+        None if best.3 && !rank.3 => {
+            let (any, named) = ("any".to_owned(), "the protocol by name".to_owned());
+            WhyNot::LessExact("protocols", any, named)
+        }
+        None => WhyNot::Later,
+    }
+}
+
+fn no_match(entry: &PolicyEntry, query: &Query<'_>) -> WhyNot {
+    let namespace = query.namespace.unwrap_or_default();
+    let dimensions = [
+        ("upstreams", &entry.upstreams, query.upstream),
+        ("consumers", &entry.consumers, query.consumer),
+        ("namespaces", &entry.namespaces, namespace),
+    ];
+    let found = dimensions
+        .into_iter()
+        .find(|(_, globs, name)| best(globs, name).is_none());
+    match found {
+        Some((what, globs, name)) => WhyNot::NoMatch(what, globs.join(", "), name.to_owned()),
+        None => {
+            let ours: Vec<String> = entry.protocols.iter().map(|p| format!("{p:?}")).collect();
+            let ours = ours.join(", ").to_ascii_lowercase();
+            let theirs = format!("{:?}", query.protocol).to_ascii_lowercase();
+            WhyNot::NoMatch("protocols", ours, theirs)
+        }
+    }
+}
+
 /// What `apply_to.protocols` calls a protocol.
 pub fn policy_protocol(protocol: Protocol) -> PolicyProtocol {
     match protocol {
@@ -185,6 +278,7 @@ mod tests {
             upstreams: globs(upstreams),
             namespaces: globs("*"),
             protocols: protocols.to_vec(),
+            settings: Arc::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::settings::Setting;
 use crate::outlier::policy::Policy;
 
 /// The ejection policies of all files that loaded.
@@ -33,6 +34,8 @@ pub struct PolicyEntry {
     pub namespaces: Vec<Arc<str>>,
     /// `apply_to.protocols`.
     pub protocols: Vec<PolicyProtocol>,
+    /// Every field with its value and where that comes from.
+    pub settings: Arc<[Setting]>,
 }
 
 /// `apply_to.protocols`.

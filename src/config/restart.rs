@@ -6,6 +6,24 @@ use std::sync::Arc;
 
 use super::types::{Config, Listen, RegistryKind};
 
+/// The keys that need a restart; `*` stands for a name.
+const KEYS: [&str; 6] = [
+    "listen",
+    "workers",
+    "admin.listen",
+    "telemetry.listen",
+    "registries.*.listen",
+    "services.*.port",
+];
+
+/// Whether a change of the key `path` needs one.
+pub fn needs_restart(path: &str) -> bool {
+    KEYS.iter().any(|key| match key.split_once('*') {
+        Some((head, tail)) => path.strip_prefix(head).is_some_and(|p| p.ends_with(tail)),
+        None => *key == path,
+    })
+}
+
 /// The paths of changed keys that need a restart, in the order of the file.
 pub fn restart_required(old: &Config, new: &Config) -> Vec<String> {
     let fixed = [
@@ -62,6 +80,7 @@ mod tests {
         );
         let want = ["workers", "registries.e.listen", "services.a.port"];
         assert_eq!(restart_required(&old, &new), want);
+        assert!(want.iter().all(|key| needs_restart(key)));
         assert!(restart_required(&old, &old).is_empty());
     }
 }

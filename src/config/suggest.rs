@@ -4,6 +4,14 @@
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let snake = snake_case(word);
     let bound = snake.chars().count().div_ceil(3).min(4);
+    let known: Vec<&str> = known.into_iter().collect();
+    // A long beginning says more than a few letters in common: `max_idle` of `max_idle_per_instance`.
+    let mut longer = known.iter().filter(|k| k.starts_with(&snake));
+    if snake.len() >= 6
+        && let (Some(only), None) = (longer.next(), longer.next())
+    {
+        return Some(only);
+    }
     known
         .into_iter()
         .map(|candidate| (distance(&snake, candidate), candidate))
@@ -108,6 +116,42 @@ const FOREIGN: &[(&str, &str)] = &[
         "here this is `consecutive_errors`",
     ),
     ("sliding_window_size", "here this is `statistics_window`"),
+    (
+        "max_fails",
+        "here this is `consecutive_errors`, or `error_rate_threshold` for a share",
+    ),
+    (
+        "fail_timeout",
+        "here this is `recovery_detection_unit_time`; it grows with each failed probe",
+    ),
+    (
+        "enforcing_consecutive_5xx",
+        "here `mode: observe` counts without ejecting",
+    ),
+    (
+        "min_health_percent",
+        "here this is `instance_removal_rate_threshold`, 100 minus it",
+    ),
+    (
+        "min_health_percentage",
+        "here this is `instance_removal_rate_threshold`, 100 minus it",
+    ),
+    (
+        "success_rate_minimum_hosts",
+        "there is no such limit here; one instance always stays",
+    ),
+    (
+        "wait_duration_in_open_state",
+        "here this is `recovery_detection_unit_time`",
+    ),
+    (
+        "max_retries",
+        "here this is `retry.max_attempts`, which counts the first try too",
+    ),
+    (
+        "attempts",
+        "here this is `retry.max_attempts`, which counts the first try too",
+    ),
     ("lb_policy", "here this is `load_balancer`"),
     (
         "num_retries",
@@ -133,11 +177,18 @@ mod tests {
 
     #[test]
     fn suggests_slips_and_nothing_else() {
-        let known = ["error_rate_threshold", "mode", "max_attempts"];
+        let known = [
+            "error_rate_threshold",
+            "mode",
+            "max_age",
+            "max_attempts",
+            "max_idle_per_instance",
+        ];
         for (word, want) in [
             ("error_rate_treshold", Some("error_rate_threshold")),
             ("errorRateThreshold", Some("error_rate_threshold")),
             ("mdoe", Some("mode")),
+            ("max_idle", Some("max_idle_per_instance")),
             ("max-attempts", Some("max_attempts")),
             ("MAX_ATTEMPTS", Some("max_attempts")),
             ("x", None),

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use crate::endpoint::Endpoint;
 
+use super::settings::Inputs;
+
 pub use super::policy_set::{PolicyEntry, PolicyProtocol, PolicySet, RejectedFile};
 
 /// The whole main file with its ejection policies.
@@ -48,6 +50,8 @@ pub struct Config {
     pub services: BTreeMap<Arc<str>, Arc<Service>>,
     /// Ejection policies that are active.
     pub policies: Arc<PolicySet>,
+    /// What all of this was read from, for `config show`.
+    pub inputs: Arc<Inputs>,
 }
 
 /// An address to listen on.

@@ -82,6 +82,7 @@ impl Plane {
 
 /// The new configuration with the old values of what needs a restart.
 fn keep_restart_only(old: &Config, mut new: Config) -> Config {
+    new.inputs = Arc::new(new.inputs.in_process_of(&old.inputs));
     new.listen.clone_from(&old.listen);
     new.workers = old.workers;
     new.admin.listen = old.admin.listen.clone();

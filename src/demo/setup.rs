@@ -145,6 +145,7 @@ fn policy(unit: Duration) -> PolicyEntry {
         upstreams: any(),
         namespaces: any(),
         protocols: vec![PolicyProtocol::Any],
+        settings: Arc::default(),
     }
 }
 

@@ -413,6 +413,8 @@ fn connections_are_opened_in_few_places() {
         "upstream/connect.rs",
         // Active checks.
         "health/checker.rs",
+        // Whether a registry can be reached from here, for `check --preflight`.
+        "cli/check/preflight.rs",
         // The control plane: registries, the admin listener.
         "http_client.rs",
         // Whether anybody still listens on the file of a Unix socket.

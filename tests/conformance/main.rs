@@ -6,3 +6,4 @@ mod docs_yaml;
 mod ejection;
 mod layering;
 mod metrics_doc;
+mod schema;

@@ -5,6 +5,8 @@ mod admin;
 #[cfg(test)]
 mod cases;
 #[cfg(test)]
+mod config_cli;
+#[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod discovery;

@@ -1,6 +1,7 @@
 //! The tables of `check`: the policy of every upstream, and its budget.
 
 use crate::config::diagnostic::Code;
+use crate::config::effective::{SIZES, budget};
 use crate::config::policy_select::{Query, policy_protocol, select};
 use crate::config::types::{Config, Service};
 use crate::outlier::policy::{Mode, Policy};
@@ -92,7 +93,6 @@ fn row(name: &str, policy: &Policy) -> Vec<String> {
 
 /// How many of n instances each policy may have out at a time.
 pub(super) fn budgets<'a>(policies: impl Iterator<Item = &'a Policy>) -> String {
-    const SIZES: [usize; 8] = [1, 2, 3, 4, 5, 6, 10, 20];
     let head = SIZES.iter().map(|n| format!("n={n}"));
     let mut rows = vec![
         std::iter::once("may be out at once".to_owned())
@@ -109,16 +109,6 @@ pub(super) fn budgets<'a>(policies: impl Iterator<Item = &'a Policy>) -> String 
         );
     }
     format!("\n{}", table(&rows))
-}
-
-/// The cap of the ejection specification, section 4.
-fn budget(policy: &Policy, n: usize) -> usize {
-    let Some(most) = n.checked_sub(1) else {
-        return 0;
-    };
-    let wide = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
-    let rate = n.saturating_mul(wide(policy.instance_removal_rate_threshold_bp)) / 10_000;
-    rate.max(wide(policy.min_ejectable)).min(most)
 }
 
 fn percent(bp: u32) -> String {

@@ -12,7 +12,11 @@ fn check(files: &[(&str, &str)], paths: &[&str], strict: bool) -> (u8, String, S
     let paths = paths.iter().map(|path| folder.path().join(path)).collect();
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let code = run(
-        &CheckArgs { paths, strict },
+        &CheckArgs {
+            paths,
+            strict,
+            ..CheckArgs::default()
+        },
         &BTreeMap::new(),
         &mut out,
         &mut err,

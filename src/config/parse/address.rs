@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 
 use super::reader::{Field, Map};
-use super::value::Wrong;
+use super::record::{LISTEN, Shape};
+use super::value::{Wrong, is_off};
 use crate::config::diagnostic::Code;
 use crate::config::types::Listen;
 
@@ -26,7 +27,7 @@ fn listen(text: &str) -> Result<Listen, Wrong> {
         return wrong("is only a port", format!("write `localhost:{text}`"));
     }
     let Some((host, port)) = text.rsplit_once(':') else {
-        return wrong("has no port", format!("write `{text}:15001`, say"));
+        return wrong("has no port", format!("write it with one: `{text}:PORT`"));
     };
     let Ok(number) = port.parse::<u16>() else {
         return wrong("has no usable port", "a number from 0 to 65535".to_owned());
@@ -64,14 +65,23 @@ impl Map<'_> {
     pub(crate) fn listen_or(
         &self,
         key: &'static str,
-        word: &str,
+        word: &'static str,
         default: Option<Listen>,
     ) -> Option<Listen> {
+        self.declare(key, || {
+            let default = default.as_ref().map_or_else(|| word.to_owned(), show);
+            Shape::word(word).or(LISTEN).default(default)
+        });
         let Some(field) = self.field(key) else {
             return default;
         };
         match field.text() {
             Some(text) if text == word => None,
+            Some(text) if word == "none" && is_off(text) => {
+                let what = format!("`{text}` is no address");
+                field.wrong(Code::ADDRESS, &what, format!("did you mean `{word}`?"));
+                default
+            }
             Some(_) => field.listen().or(default),
             None => default,
         }
@@ -144,7 +154,7 @@ mod tests {
             (":15001", "0.0.0.0:15001"),
             ("::1:15001", "brackets"),
             ("example.org:80", "unix:PATH"),
-            ("localhost", "localhost:15001"),
+            ("localhost", "localhost:PORT"),
             ("localhost:70000", "65535"),
             ("unix:", "unix:/run"),
         ] {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::address::is_local;
 use super::reader::Map;
+use super::record::{LISTEN, Shape};
 use super::value::{Span, duration};
 use crate::config::diagnostic::Code;
 use crate::config::types::{Admin, App, Listen};
@@ -13,6 +14,10 @@ use crate::config::types::{Admin, App, Listen};
 pub(crate) fn app(map: Map<'_>, host_name: &str) -> App {
     map.later(&["register"]);
     let shutdown = map.child("shutdown");
+    shutdown.declare("propagation_delay", || {
+        let time = Shape::Duration(Span::ZERO_OR_MORE);
+        Shape::word("auto").or(time).default("auto")
+    });
     let propagation_delay = shutdown.field("propagation_delay").and_then(|field| {
         if field.text()? == "auto" {
             return None;
@@ -22,6 +27,7 @@ pub(crate) fn app(map: Map<'_>, host_name: &str) -> App {
     let drain_timeout =
         shutdown.duration("drain_timeout", Duration::from_secs(25), Span::ZERO_OR_MORE);
     shutdown.finish();
+    map.declare("name", || Shape::Text.default(host_name));
     let app = App {
         name: map.text("name").unwrap_or_else(|| Arc::from(host_name)),
         namespace: map.text("namespace"),
@@ -36,6 +42,7 @@ pub(crate) fn app(map: Map<'_>, host_name: &str) -> App {
 /// `admin`.
 pub(crate) fn admin(map: Map<'_>) -> Admin {
     map.later(&["dashboard"]);
+    map.declare("listen", || LISTEN.default("127.0.0.1:15002"));
     let field = map.field("listen");
     let listen = field.as_ref().and_then(|field| field.listen());
     let admin = Admin {

@@ -1,6 +1,7 @@
 //! Sets of status codes: numbers, names, `a-b` ranges.
 
 use super::reader::Field;
+use super::record::Shape;
 use super::value::Wrong;
 use crate::config::diagnostic::Code;
 use crate::config::suggest;
@@ -12,6 +13,8 @@ pub(crate) struct Codes {
     least: u16,
     most: u16,
     names: &'static [(&'static str, u16)],
+    /// Names and ranges.
+    pattern: &'static str,
 }
 
 /// HTTP statuses.
@@ -20,6 +23,7 @@ pub(crate) const HTTP: Codes = Codes {
     least: 100,
     most: 599,
     names: &[],
+    pattern: "^[1-5][0-9]{2} *(- *[1-5][0-9]{2})?$",
 };
 
 /// gRPC codes other than OK.
@@ -45,6 +49,7 @@ pub(crate) const GRPC: Codes = Codes {
         ("data_loss", 15),
         ("unauthenticated", 16),
     ],
+    pattern: "^([a-z_]+|[0-9]{1,3}) *(- *([a-z_]+|[0-9]{1,3}))?$",
 };
 
 /// Dubbo2 statuses other than OK.
@@ -65,6 +70,7 @@ pub(crate) const DUBBO: Codes = Codes {
         ("client_error", 90),
         ("server_threadpool_exhausted_error", 100),
     ],
+    pattern: "^([a-z_]+|[0-9]{1,3}) *(- *([a-z_]+|[0-9]{1,3}))?$",
 };
 
 impl Codes {
@@ -104,6 +110,13 @@ impl Codes {
         Ok((from, to))
     }
 
+    /// What a key that [`Codes::read`] reads takes.
+    pub(crate) fn shape(&self) -> Shape {
+        let number = Shape::Integer(self.least.into(), self.most.into());
+        let range = Shape::Pattern(self.pattern);
+        number.or(range).one_or_more()
+    }
+
     /// A list of codes and ranges, or one of them.
     pub(crate) fn read(&self, field: &Field<'_>) -> Option<CodeSet> {
         let items = field.one_or_more()?;
@@ -112,4 +125,13 @@ impl Codes {
             .filter_map(|item| item.convert(Code::CODE_SET, |t| self.range(t)));
         Some(CodeSet::from_ranges(ranges))
     }
+}
+
+/// The ranges as they would be written.
+pub(crate) fn show(set: &CodeSet) -> Vec<String> {
+    let one = |(from, to): &(u16, u16)| match from == to {
+        true => from.to_string(),
+        false => format!("{from}-{to}"),
+    };
+    set.ranges().iter().map(one).collect()
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::reader::Field;
+use super::record::{HOST_PORT, Shape};
 use super::value::fixed;
 use crate::config::diagnostic::Code;
 use crate::config::document::Value;
@@ -29,17 +30,24 @@ pub(crate) fn endpoints(field: &Field<'_>) -> Option<Arc<[Endpoint]>> {
     Some(endpoints.into())
 }
 
+/// Items are `host:port` or a map.
+pub(crate) fn list_shape() -> Shape {
+    HOST_PORT.or(Shape::Map).list()
+}
+
 fn endpoint(item: &Field<'_>) -> Option<Endpoint> {
     if !matches!(item.node.value, Value::Mapping(_)) {
         return address(item).map(Endpoint::new);
     }
     let map = item.map();
+    map.declare("address", || HOST_PORT.required());
     let field = map.field("address");
     if field.is_none() {
         let message = format!("`{}` has no `address`", item.path);
         item.report(Code::MISSING, message, "write `address: \"10.0.0.1:8080\"`");
     }
     let endpoint = field.as_ref().and_then(address).map(Endpoint::new);
+    map.declare("weight", || Shape::Decimal { most: 10_000 }.default(1));
     let weight = map.field("weight").and_then(|field| {
         field.convert(Code::NUMBER, |text| {
             match (text.parse::<f64>(), fixed(text, 3)) {
@@ -54,7 +62,7 @@ fn endpoint(item: &Field<'_>) -> Option<Endpoint> {
     let zone = map.text("zone");
     let enabled = map.boolean("enabled", true);
     let metadata = map
-        .named("metadata")
+        .named("metadata", || Shape::Text)
         .map(|field| metadata(&field))
         .unwrap_or_default();
     map.finish();

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::code_set::HTTP;
+use super::code_set::{self, HTTP};
 use super::reader::{Field, Map};
+use super::record::Shape;
 use super::value::Span;
 use crate::config::diagnostic::Code;
 use crate::config::types::{HealthCheck, HealthCheckKind};
@@ -12,14 +13,30 @@ use crate::outlier::policy::CodeSet;
 
 /// The check of a service; what is not written comes from `base`, that of the defaults. `none`
 /// switches the check of the defaults off.
-pub(crate) fn health_check(field: &Field<'_>, base: Option<&HealthCheck>) -> Option<HealthCheck> {
-    if field.scalar() == Some("none") {
-        return None;
+pub(crate) fn health_check(parent: &Map<'_>, base: Option<&HealthCheck>) -> Option<HealthCheck> {
+    parent.declare("health_check", || {
+        let default = if base.is_none() { Some("none") } else { None };
+        Shape::word("none").or(Shape::Map).default(default)
+    });
+    let field = parent.field("health_check");
+    match &field {
+        None => {
+            base?;
+        }
+        Some(field) if field.scalar() == Some("none") => return None,
+        Some(field) if field.scalar().is_some() => {
+            field.map();
+            return base.cloned();
+        }
+        Some(_) => {}
     }
-    let map = field.map();
-    if field.scalar().is_some() {
-        return base.cloned();
-    }
+    let map = parent.child("health_check");
+    map.declare("port", || {
+        Shape::Integer(1, 65_535).default(base.and_then(|b| b.port))
+    });
+    map.declare("host", || {
+        Shape::Text.default(base.and_then(|b| b.host.as_deref()))
+    });
     let later = map.later(&["grpc", "exec", "body", "json_pointer"]);
     let kind = if later { None } else { kind(&map, base) };
     let check = HealthCheck {
@@ -57,6 +74,23 @@ const TEN_SECONDS: Duration = Duration::from_secs(10);
 const ONE_SECOND: Duration = Duration::from_secs(1);
 
 fn kind(map: &Map<'_>, base: Option<&HealthCheck>) -> Option<HealthCheckKind> {
+    map.declare("http", || {
+        let path = Shape::Pattern("^/[!-\"$-~]*$");
+        path.default(match base.map(|base| &base.kind) {
+            Some(HealthCheckKind::Http { path, .. }) => Some(&**path),
+            Some(HealthCheckKind::Tcp) | None => None,
+        })
+    });
+    map.declare("tcp", || {
+        let tcp = base.is_some_and(|base| base.kind == HealthCheckKind::Tcp);
+        Shape::Boolean.default(tcp)
+    });
+    map.declare("expect", || {
+        HTTP.shape().default(match base.map(|base| &base.kind) {
+            Some(HealthCheckKind::Http { expect, .. }) => code_set::show(expect),
+            Some(HealthCheckKind::Tcp) | None => vec!["200-399".to_owned()],
+        })
+    });
     let http = map.field("http");
     let tcp = map.field("tcp");
     let tcp_set = tcp.is_some() && map.boolean("tcp", true);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::app::{admin, app};
 use super::limits::limits;
 use super::reader::{Context, Field, Map};
+use super::record::{LISTEN, Shape};
 use super::registry::registry;
 use super::service::{belongs, defaults, service};
 use super::telemetry::{log, telemetry};
@@ -39,12 +40,20 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
     startup.finish();
     let discovery_wait = Duration::from_secs(2);
     let defaults_map = map.child("defaults");
-    let default_registry = defaults_map.field("registry");
+    let default_registry = defaults_map.registry_field(None);
     let defaults = Arc::new(defaults(defaults_map));
     let (registries, registry_places) = registries(&map);
     let (services, service_places) = services(&map, &defaults);
+    map.declare("policies", || {
+        Shape::Text.one_or_more().default(DEFAULT_POLICIES)
+    });
     let policies_field = map.field("policies");
+    map.declare("listen", || LISTEN.one_or_more().default("localhost:15001"));
     let listen_field = map.field("listen");
+    map.declare("workers", || {
+        let number = Shape::integer(&WORKERS);
+        Shape::word("auto").or(number).default("auto")
+    });
     let config = Config {
         listen: listen_field
             .as_ref()
@@ -65,6 +74,7 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
         defaults,
         services,
         policies: Arc::new(PolicySet::default()),
+        inputs: Arc::default(),
     };
     cross::check(
         &config,
@@ -79,6 +89,7 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
     let policies_written = policies_field.is_some();
     let policies = policies_field.and_then(|field| field.one_or_more());
     let policies: Vec<(String, Place)> = match policies {
+        None if policies_written => Vec::new(),
         Some(items) => items
             .iter()
             .filter_map(|item| Some((item.text()?.to_owned(), item.node.place.clone())))
@@ -93,17 +104,23 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
     }
 }
 
+const WORKERS: std::ops::RangeInclusive<u64> = 1..=64;
 const DEFAULT_POLICIES: &str = "./policies/*.yaml";
 
 /// `version`: the only one there is.
 pub(crate) fn version(map: &Map<'_>) {
+    map.declare("version", || Shape::Integer(1, 1).default(1));
     let Some(field) = map.field("version") else {
         return;
     };
     let Some(text) = field.text() else { return };
     if text != "1" {
         let help = "this version of Outrigger reads `version: 1`";
-        field.report(Code::VERSION, format!("file format `{text}`"), help);
+        field.report(
+            Code::VERSION,
+            format!("file format `{text}` is not known here"),
+            help,
+        );
     }
 }
 
@@ -129,7 +146,7 @@ fn workers(field: &Field<'_>) -> Option<u16> {
         return None;
     }
     let number = field.convert(Code::NUMBER, |text| {
-        integer(text, &(1..=64)).map_err(|(what, help)| (what, format!("`auto`, or {help}")))
+        integer(text, &WORKERS).map_err(|(what, help)| (what, format!("`auto`, or {help}")))
     })?;
     u16::try_from(number).ok()
 }
@@ -139,7 +156,7 @@ type Named<'a, T> = (BTreeMap<Arc<str>, T>, BTreeMap<Arc<str>, Field<'a>>);
 fn registries<'a>(map: &Map<'a>) -> Named<'a, Registry> {
     let mut found = BTreeMap::new();
     let mut places = BTreeMap::new();
-    let Some(field) = map.named("registries") else {
+    let Some(field) = map.named("registries", || Shape::Map) else {
         return (found, places);
     };
     for (name, field) in field.map().entries() {
@@ -154,7 +171,7 @@ fn registries<'a>(map: &Map<'a>) -> Named<'a, Registry> {
 fn services<'a>(map: &Map<'a>, defaults: &Service) -> Named<'a, Arc<Service>> {
     let mut found = BTreeMap::new();
     let mut places = BTreeMap::new();
-    let Some(field) = map.named("services") else {
+    let Some(field) = map.named("services", || Shape::Map) else {
         return (found, places);
     };
     for (name, field) in field.map().entries() {

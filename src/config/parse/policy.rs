@@ -8,9 +8,12 @@ use std::time::Duration;
 use super::code_set::{DUBBO, GRPC, HTTP};
 use super::main_file::version;
 use super::reader::{Context, Field, Map};
-use super::value::{DAY, Span, Wrong, fixed, integer};
+use super::record::Shape;
+use super::value::{DAY, Span, Wrong, fixed, integer, show, words};
 use crate::config::diagnostic::{Code, Place};
-use crate::config::document::Node;
+use crate::config::document::{self, Node};
+use crate::config::environment::Overrides;
+use crate::config::settings::{Setting, policy_settings};
 use crate::config::types::{PolicyEntry, PolicyProtocol};
 use crate::outlier::policy::{
     BusinessErrors, ConsecutiveErrors, ExceptionType, Mode, Policy, ProbeKind, QpsScope,
@@ -25,6 +28,7 @@ pub(crate) fn policy_file(
 ) -> Vec<(PolicyEntry, Place)> {
     let map = Map::root(context, root, false);
     version(&map);
+    map.declare("policies", || Shape::Map.list().required());
     let items = map
         .field("policies")
         .map(|field| field.items().unwrap_or_default());
@@ -38,16 +42,27 @@ pub(crate) fn policy_file(
         );
     }
     let entries = items.unwrap_or_default();
-    let entries = entries
+    let entries: Vec<_> = entries
         .iter()
-        .filter_map(|item| entry(item, file, shown))
+        .filter_map(|item| {
+            let (entry, place) = entry(item, file, shown)?;
+            Some((entry, place, item.path.clone()))
+        })
         .collect();
     map.finish();
-    entries
+    let mut settings = policy_settings(context.records());
+    let entries = entries.into_iter().map(|(mut entry, place, item)| {
+        entry.settings = settings.remove(&item).unwrap_or_default().into();
+        (entry, place)
+    });
+    entries.collect()
 }
 
 fn entry(item: &Field<'_>, file: &Path, shown: &str) -> Option<(PolicyEntry, Place)> {
     let map = item.map();
+    map.declare("name", || {
+        Shape::Pattern("^[A-Za-z0-9_-]{1,64}$").required()
+    });
     let name_field = map.field("name");
     if name_field.is_none() && item.scalar().is_none() {
         let message = format!("`{}` has no `name`", item.path);
@@ -68,6 +83,10 @@ fn entry(item: &Field<'_>, file: &Path, shown: &str) -> Option<(PolicyEntry, Pla
         (globs("consumers"), globs("upstreams"), globs("namespaces"));
     let protocols = protocols(&apply_to);
     apply_to.finish();
+    map.declare("statistics_window", || {
+        let default = show(Policy::builtin(false).statistics_window);
+        Shape::Duration(WINDOW).default(default)
+    });
     let window_explicit = map.field("statistics_window").is_some();
     let policy = policy(&map, name, Arc::from(format!("{shown}:{line}")));
     map.finish();
@@ -79,13 +98,27 @@ fn entry(item: &Field<'_>, file: &Path, shown: &str) -> Option<(PolicyEntry, Pla
         upstreams,
         namespaces,
         protocols,
+        settings: Arc::default(),
     };
     Some((entry, place))
 }
 
+/// The fields of the built-in policy.
+pub(crate) fn builtin_settings() -> Vec<Setting> {
+    let (root, _) = document::parse(b"policies: [{name: builtin}]", "");
+    let overrides = Overrides::default();
+    let context = Context::recording(&overrides, Path::new(""));
+    policy_file(&context, &root, Path::new(""), "");
+    let mut all = policy_settings(context.records());
+    let mut settings = all.remove("policies[0]").unwrap_or_default();
+    settings.retain(|setting| setting.key != "name");
+    settings
+}
+
+const WINDOW: Span = Span::between(Duration::from_secs(1), Duration::from_secs(300));
+
 fn policy(map: &Map<'_>, name: Option<Arc<str>>, origin: Arc<str>) -> Option<Policy> {
     let base = Policy::builtin(false);
-    let window = Span::between(Duration::from_secs(1), Duration::from_secs(300));
     let unit = Span::between(Duration::from_millis(1), DAY);
     let at_least_one = &(1..=1_000_000);
     let any = &(0..=1_000_000);
@@ -107,6 +140,16 @@ fn policy(map: &Map<'_>, name: Option<Arc<str>>, origin: Arc<str>) -> Option<Pol
         ("active", ProbeKind::Active),
         ("auto", ProbeKind::Auto),
     ];
+    map.declare("lower_qps_limit", || {
+        let most = 1_000_000;
+        Shape::Decimal { most }.default(base.lower_qps_limit_milli / 1000)
+    });
+    map.declare("consecutive_errors", || {
+        Shape::word("auto").or(Shape::integer(any)).default("auto")
+    });
+    map.declare("incarnation_key", || {
+        Shape::Text.default(&*base.incarnation_key)
+    });
     let qps = map
         .field("lower_qps_limit")
         .and_then(|f| f.convert(Code::NUMBER, qps));
@@ -129,7 +172,7 @@ fn policy(map: &Map<'_>, name: Option<Arc<str>>, origin: Arc<str>) -> Option<Pol
         ),
         lower_qps_limit_milli: qps.unwrap_or(base.lower_qps_limit_milli),
         qps_scope: map.choice("qps_scope", base.qps_scope, &scopes, &[]),
-        statistics_window: map.duration("statistics_window", base.statistics_window, window),
+        statistics_window: map.duration("statistics_window", base.statistics_window, WINDOW),
         instance_removal_rate_threshold_bp: map.percent(
             "instance_removal_rate_threshold",
             base.instance_removal_rate_threshold_bp,
@@ -161,7 +204,10 @@ fn policy(map: &Map<'_>, name: Option<Arc<str>>, origin: Arc<str>) -> Option<Pol
 }
 
 fn business_errors(map: Map<'_>) -> BusinessErrors {
-    let read = |key, codes: &super::code_set::Codes| map.field(key).and_then(|f| codes.read(&f));
+    let read = |key, codes: &super::code_set::Codes| {
+        map.declare(key, || codes.shape().optional());
+        map.field(key).and_then(|f| codes.read(&f))
+    };
     let errors = BusinessErrors {
         http: read("http", &HTTP),
         http_ignore: read("http_ignore", &HTTP).unwrap_or_default(),
@@ -218,6 +264,10 @@ fn consecutive(text: &str) -> Result<ConsecutiveErrors, Wrong> {
 
 /// Sorted and without repetition, so that equal sets compare equal. Not written: `*`.
 fn globs(map: &Map<'_>, key: &'static str) -> Vec<Arc<str>> {
+    map.declare(key, || {
+        let glob = Shape::Pattern(r"^\S+$");
+        glob.one_or_more().default(vec!["*"])
+    });
     let items = map.field(key).and_then(|field| {
         let items = field.one_or_more();
         if items.as_ref().is_some_and(Vec::is_empty) {
@@ -255,6 +305,9 @@ fn protocols(map: &Map<'_>) -> Vec<PolicyProtocol> {
         ("grpc", PolicyProtocol::Grpc),
         ("dubbo", PolicyProtocol::Dubbo),
     ];
+    map.declare("protocols", || {
+        words(&table).one_or_more().default(vec!["any"])
+    });
     let items = map.field("protocols").and_then(|field| field.one_or_more());
     let Some(items) = items else {
         return vec![PolicyProtocol::Any];

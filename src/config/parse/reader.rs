@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::record::{Declared, Record, Recorder, Shape};
 use crate::config::diagnostic::{Code, Diagnostic, Diagnostics, Place};
 use crate::config::document::{Entry, Node, Value};
 use crate::config::environment::Overrides;
@@ -20,6 +21,7 @@ pub(crate) struct Context<'a> {
     pub(crate) folder: &'a Path,
     problems: RefCell<Diagnostics>,
     used: RefCell<BTreeSet<String>>,
+    recorder: Option<RefCell<Recorder>>,
 }
 
 impl<'a> Context<'a> {
@@ -29,7 +31,22 @@ impl<'a> Context<'a> {
             folder,
             problems: RefCell::default(),
             used: RefCell::default(),
+            recorder: None,
         }
+    }
+
+    /// One that also keeps what its readers tell about their keys.
+    pub(crate) fn recording(overrides: &'a Overrides, folder: &'a Path) -> Self {
+        Self {
+            recorder: Some(RefCell::default()),
+            ..Self::new(overrides, folder)
+        }
+    }
+
+    /// What the readers told so far.
+    pub(crate) fn records(&self) -> Vec<Record> {
+        let recorder = self.recorder.as_ref().map(RefCell::borrow);
+        recorder.map(|r| r.records().to_vec()).unwrap_or_default()
     }
 
     /// Reports a problem.
@@ -105,17 +122,42 @@ impl<'a> Map<'a> {
         }
     }
 
+    /// Tells what `key` takes and what holds when it is not written. Every key that is asked for
+    /// is declared, by the typed readers or by this; a test holds that up.
+    pub(crate) fn declare(&self, key: &'static str, declared: impl FnOnce() -> Declared) {
+        if let Some(recorder) = &self.context.recorder {
+            let path = join(&self.path, key);
+            recorder.borrow_mut().declare(path, declared);
+        }
+    }
+
+    fn record(&self, key: &str, field: Option<&Field<'_>>) {
+        if let Some(recorder) = &self.context.recorder {
+            let path = join(&self.path, key);
+            let found = field.map(|field| (field.node, &field.key));
+            recorder
+                .borrow_mut()
+                .asked(path, found, self.context.folder);
+        }
+    }
+
     /// The value of `key` from a flag, the environment or the file. A value that is nothing but an
     /// unset variable counts as not written.
     pub(crate) fn field(&self, key: &'static str) -> Option<Field<'a>> {
         self.known.borrow_mut().push(key);
-        self.find(key, self.fixed)
+        let field = self.find(key, self.fixed);
+        self.record(key, field.as_ref());
+        field
     }
 
-    /// As `field`, for maps whose keys are names: no override reaches below it.
-    pub(crate) fn named(&self, key: &'static str) -> Option<Field<'a>> {
+    /// As `field`, for maps whose keys are names and whose values take `shape`: no override reaches
+    /// below it.
+    pub(crate) fn named(&self, key: &'static str, shape: fn() -> Shape) -> Option<Field<'a>> {
+        self.declare(key, || Shape::Named(Box::new(shape())).optional());
         self.known.borrow_mut().push(key);
-        self.find(key, false)
+        let field = self.find(key, false);
+        self.record(key, field.as_ref());
+        field
     }
 
     fn find(&self, key: &str, fixed: bool) -> Option<Field<'a>> {
@@ -151,6 +193,7 @@ impl<'a> Map<'a> {
 
     /// The map under `key`, empty where there is none.
     pub(crate) fn child(&self, key: &'static str) -> Self {
+        self.declare(key, || Shape::Map.optional());
         match self.field(key) {
             Some(field) => field.map(),
             None => Map {
@@ -207,11 +250,11 @@ impl<'a> Map<'a> {
 
     /// Reports every key that nobody asked for.
     pub(crate) fn finish(self) {
-        self.finish_with(|_| None);
+        self.finish_with(|_, _| None);
     }
 
     /// As `finish`; `elsewhere` tells where a key belongs that stands in the wrong place.
-    pub(crate) fn finish_with(self, elsewhere: impl Fn(&str) -> Option<String>) {
+    pub(crate) fn finish_with(self, elsewhere: impl Fn(&str, &[&str]) -> Option<String>) {
         let known = self.known.into_inner();
         let later = self.later.into_inner();
         for entry in self.entries {
@@ -219,8 +262,15 @@ impl<'a> Map<'a> {
             if known.contains(&key) || later.contains(&key) {
                 continue;
             }
+            if key == "<<" {
+                let help = "write the keys out; what all services share goes under `defaults`";
+                let message = "merge keys (`<<`) have no meaning here";
+                self.context
+                    .report(Code::YAML_FEATURE, &entry.place, message, help);
+                continue;
+            }
             let help = match (
-                elsewhere(key),
+                elsewhere(key, &known),
                 suggest::foreign(key),
                 suggest::nearest(key, known.iter().copied()),
             ) {
@@ -347,14 +397,13 @@ impl<'a> Field<'a> {
             Value::Sequence(_) => "a list",
             Value::Mapping(_) => "a map",
         };
-        let name = if self.path.is_empty() {
-            "the file"
-        } else {
-            &self.path
+        let name = match self.path.as_str() {
+            "" => "the file".to_owned(),
+            path => format!("`{path}`"),
         };
         self.report(
             Code::WRONG_TYPE,
-            format!("`{name}` is {found}"),
+            format!("{name} is {found}"),
             format!("it takes {wanted}"),
         );
     }
@@ -363,17 +412,20 @@ impl<'a> Field<'a> {
 impl Map<'_> {
     /// A text, where written.
     pub(crate) fn text(&self, key: &'static str) -> Option<Arc<str>> {
+        self.declare(key, || Shape::Text.optional());
         self.field(key)?.text().map(Arc::from)
     }
 
     /// A path; a relative one starts at the folder of the file.
     pub(crate) fn path(&self, key: &'static str) -> Option<PathBuf> {
+        self.declare(key, || Shape::Path.optional());
         let text = self.field(key)?.text()?;
         Some(self.context.folder.join(text))
     }
 
     /// A list of texts.
     pub(crate) fn texts(&self, key: &'static str) -> Option<Vec<String>> {
+        self.declare(key, || Shape::Text.list().optional());
         let items = self.field(key)?.items()?;
         Some(
             items

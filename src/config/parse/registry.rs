@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::reader::{Field, Map};
-use super::value::Span;
+use super::record::{HOST, Shape};
+use super::value::{Span, words};
 use crate::config::diagnostic::Code;
 use crate::config::types::{
     Embedded, EmptyPolicy, Listen, Nacos, OnEmpty, Registry, RegistryKind, Secret,
@@ -21,6 +22,12 @@ enum Kind {
 /// One registry; nothing when its kind is missing or unknown.
 pub(crate) fn registry(name: &str, field: &Field<'_>) -> Option<Registry> {
     let map = field.map();
+    let kinds = [
+        ("embedded", Kind::Embedded),
+        ("file", Kind::File),
+        ("nacos", Kind::Nacos),
+    ];
+    map.declare("kind", || words(&kinds).required());
     let Some(kind) = map.field("kind") else {
         let message = format!("registry `{name}` has no `kind`");
         let help = "write `kind: embedded`, `kind: file` or `kind: nacos`";
@@ -29,11 +36,6 @@ pub(crate) fn registry(name: &str, field: &Field<'_>) -> Option<Registry> {
             .report(Code::MISSING, &field.key, message, help);
         return None;
     };
-    let kinds = [
-        ("embedded", Kind::Embedded),
-        ("file", Kind::File),
-        ("nacos", Kind::Nacos),
-    ];
     let kind = kind.word(
         &kinds,
         &["eureka", "consul", "kubernetes", "dns", "zookeeper"],
@@ -60,8 +62,9 @@ pub(crate) fn registry(name: &str, field: &Field<'_>) -> Option<Registry> {
     let kind = match kind {
         Kind::Embedded => Some(RegistryKind::Embedded(embedded(&map))),
         Kind::File => {
+            map.declare("path", || Shape::Path.required());
             let path = map.path("path");
-            if path.is_none() {
+            if map.field("path").is_none() {
                 missing(field, name, "path", "write `path: ./endpoints.yaml`, say");
             }
             path.map(|path| RegistryKind::File { path })
@@ -111,6 +114,14 @@ fn embedded(map: &Map<'_>) -> Embedded {
 fn nacos(name: &str, field: &Field<'_>, map: &Map<'_>) -> Nacos {
     map.later(&["endpoint", "udp_push"]);
     map.choice("protocol", (), &[("auto", ()), ("http", ())], &["grpc"]);
+    map.declare("servers", || HOST.one_or_more().required());
+    map.declare("namespace", || Shape::Text.default("public"));
+    map.declare("group", || Shape::Text.default("DEFAULT_GROUP"));
+    map.declare("clusters", || {
+        Shape::Text.list().default(Vec::<String>::new())
+    });
+    map.declare("username", || Shape::Text.optional());
+    map.declare("password", || Shape::Secret.optional());
     let servers = map
         .field("servers")
         .and_then(|servers| servers.one_or_more());

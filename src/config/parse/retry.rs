@@ -3,12 +3,22 @@
 use std::time::Duration;
 
 use super::reader::{Field, Map};
-use super::value::{Span, duration, show};
+use super::record::{Declared, Shape};
+use super::value::{Span, duration, show, words};
 use crate::config::diagnostic::Code;
 use crate::config::types::{AttemptTimeout, Pool, Retry, RetryMethods, RetryOn, Timeouts};
 
 /// `timeout`.
 pub(crate) fn timeouts(map: Map<'_>, base: &Timeouts) -> Timeouts {
+    map.declare("attempt", || {
+        let time = Shape::Duration(Span::ZERO_OR_MORE);
+        Shape::word("auto").or(time).default(match base.attempt {
+            AttemptTimeout::Auto => "auto".to_owned(),
+            AttemptTimeout::After(time) => show(time),
+            AttemptTimeout::Unlimited => show(Duration::ZERO),
+        })
+    });
+    map.declare("request", || limit_shape(base.request));
     let attempt_field = map.field("attempt");
     let request_field = map.field("request");
     let attempt = attempt_field.as_ref().and_then(|field| {
@@ -51,9 +61,14 @@ pub(crate) fn timeouts(map: Map<'_>, base: &Timeouts) -> Timeouts {
 
 /// A limit where zero means none, and whether it is written.
 fn limit(map: &Map<'_>, key: &'static str, base: Option<Duration>) -> (Option<Duration>, bool) {
+    map.declare(key, || limit_shape(base));
     let written = map.field(key).is_some();
     let value = map.duration(key, base.unwrap_or_default(), Span::ZERO_OR_MORE);
     (Some(value).filter(|value| !value.is_zero()), written)
+}
+
+fn limit_shape(base: Option<Duration>) -> Declared {
+    Shape::Duration(Span::ZERO_OR_MORE).default(show(base.unwrap_or_default()))
 }
 
 /// `retry`.
@@ -73,6 +88,15 @@ pub(crate) fn retry(map: Map<'_>, base: &Retry) -> Retry {
         &(0..=1_000_000),
     );
     budget.finish();
+    map.declare("retry_on", || {
+        let all = RETRY_ON.iter().filter(|word| word.is_in(&base.retry_on));
+        let all: Vec<&str> = all.map(|word| word.name).collect();
+        let names = RETRY_ON.iter().map(|word| (word.name, ()));
+        words(&names.collect::<Vec<_>>()).list().default(all)
+    });
+    map.declare("methods", || {
+        METHOD.list().default(method_words(&base.methods))
+    });
     let retry = Retry {
         max_attempts: map.integer("max_attempts", base.max_attempts, &(1..=100)),
         retry_on: map
@@ -97,33 +121,67 @@ pub(crate) fn retry(map: Map<'_>, base: &Retry) -> Retry {
 /// One bit per status from 500 to 599.
 const ALL_5XX: u128 = (1 << 100) - 1;
 
+/// One word of `retry_on`.
+struct Word {
+    name: &'static str,
+    add: fn(&mut RetryOn),
+}
+
+impl Word {
+    const fn new(name: &'static str, add: fn(&mut RetryOn)) -> Self {
+        Self { name, add }
+    }
+
+    /// Whether adding it would change nothing.
+    fn is_in(&self, set: &RetryOn) -> bool {
+        let mut with = *set;
+        (self.add)(&mut with);
+        with == *set
+    }
+}
+
+const RETRY_ON: &[Word] = &[
+    Word::new("connect_failure", |s| s.connect_failure = true),
+    Word::new("refused_stream", |s| s.refused_stream = true),
+    Word::new("reset", |s| s.reset = true),
+    Word::new("attempt_timeout", |s| s.attempt_timeout = true),
+    Word::new("http_500", |s| s.http_5xx |= 1),
+    Word::new("http_502", |s| s.http_5xx |= 1 << 2),
+    Word::new("http_503", |s| s.http_5xx |= 1 << 3),
+    Word::new("http_504", |s| s.http_5xx |= 1 << 4),
+    Word::new("http_5xx", |s| s.http_5xx = ALL_5XX),
+    Word::new("grpc_unavailable", |s| s.grpc_unavailable = true),
+    Word::new("grpc_deadline_exceeded", |s| {
+        s.grpc_deadline_exceeded = true;
+    }),
+    Word::new("grpc_resource_exhausted", |s| {
+        s.grpc_resource_exhausted = true;
+    }),
+];
+
 fn retry_on(field: &Field<'_>) -> Option<RetryOn> {
-    type Set = fn(&mut RetryOn);
-    let words: &[(&str, Set)] = &[
-        ("connect_failure", |s| s.connect_failure = true),
-        ("refused_stream", |s| s.refused_stream = true),
-        ("reset", |s| s.reset = true),
-        ("attempt_timeout", |s| s.attempt_timeout = true),
-        ("http_500", |s| s.http_5xx |= 1),
-        ("http_502", |s| s.http_5xx |= 1 << 2),
-        ("http_503", |s| s.http_5xx |= 1 << 3),
-        ("http_504", |s| s.http_5xx |= 1 << 4),
-        ("http_5xx", |s| s.http_5xx = ALL_5XX),
-        ("grpc_unavailable", |s| s.grpc_unavailable = true),
-        ("grpc_deadline_exceeded", |s| {
-            s.grpc_deadline_exceeded = true;
-        }),
-        ("grpc_resource_exhausted", |s| {
-            s.grpc_resource_exhausted = true;
-        }),
-    ];
+    let words: Vec<_> = RETRY_ON.iter().map(|word| (word.name, word.add)).collect();
     let mut set = RetryOn::default();
     for item in field.items()? {
-        if let Some(add) = item.word(words, &[]) {
+        if let Some(add) = item.word(&words, &[]) {
             add(&mut set);
         }
     }
     Some(set)
+}
+
+/// `idempotent`, `grpc`, `all` or a method in capitals.
+const METHOD: Shape = Shape::Pattern("^(idempotent|grpc|all|[A-Z!#$%&'*+.^_`|~0-9-]+)$");
+
+fn method_words(methods: &RetryMethods) -> Vec<String> {
+    let sets = [
+        ("idempotent", methods.idempotent),
+        ("grpc", methods.grpc),
+        ("all", methods.all),
+    ];
+    let sets = sets.into_iter().filter(|(_, there)| *there);
+    let named = methods.named.iter().map(ToString::to_string);
+    sets.map(|(word, _)| word.to_owned()).chain(named).collect()
 }
 
 fn methods(field: &Field<'_>) -> Option<RetryMethods> {

@@ -4,9 +4,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::endpoint::endpoints;
+use super::endpoint::{endpoints, list_shape};
 use super::health::health_check;
 use super::reader::{Context, Field, Map};
+use super::record::{HOST, Shape};
 use super::retry::{pool, retry, timeouts};
 use super::value::{Wrong, integer};
 use crate::config::diagnostic::{Code, Place, Source};
@@ -32,8 +33,11 @@ pub(crate) fn service(name: &str, field: &Field<'_>, defaults: &Service) -> Serv
         field.context.report(Code::NAME, &field.key, message, help);
     }
     let map = field.map();
+    map.declare("hosts", || HOST.one_or_more().default(Vec::<String>::new()));
     let hosts = map.field("hosts").and_then(|field| field.one_or_more());
+    map.declare("endpoints", || list_shape().optional());
     let static_list = map.field("endpoints").and_then(|field| endpoints(&field));
+    map.declare("port", || Shape::Integer(0, 65_535).optional());
     let port = map.field("port").and_then(|field| {
         let port = field.convert(Code::NUMBER, |text| integer(text, &(0..=65_535)))?;
         u16::try_from(port).ok()
@@ -50,8 +54,8 @@ pub(crate) fn service(name: &str, field: &Field<'_>, defaults: &Service) -> Serv
     service
 }
 
-/// Where `key`, found at the top level, belongs, when it is one of `defaults` or of a service.
-pub(crate) fn belongs(key: &str) -> Option<String> {
+/// Where `key`, found at the top level with the keys `top`, belongs, when it is one of `defaults` or of a service.
+pub(crate) fn belongs(key: &str, top: &[&str]) -> Option<String> {
     if matches!(key, "hosts" | "endpoints" | "port" | "registry_name") {
         return Some("it belongs under `services.NAME`".to_owned());
     }
@@ -69,6 +73,17 @@ pub(crate) fn belongs(key: &str) -> Option<String> {
     let map = Map::root(&context, &nothing, false);
     common(&map, &Service::builtin());
     let (known, later) = map.keys();
+    let own = ["hosts", "endpoints", "port", "registry_name"];
+    let words = known.iter().chain(&later).chain(&own).copied();
+    if !known.contains(&key) && !later.contains(&key) {
+        // A slip of such a key, unless it is nearer to one of the top level.
+        let near = suggest::nearest(key, words.chain(top.iter().copied()))?;
+        if top.contains(&near) {
+            return None;
+        }
+        let help = format!("did you mean `{near}`? it belongs under `defaults` or `services.NAME`");
+        return Some(help);
+    }
     if known.contains(&key) {
         Some("it belongs under `defaults` or `services.NAME`".to_owned())
     } else if later.contains(&key) {
@@ -116,13 +131,21 @@ fn common(map: &Map<'_>, base: &Service) -> Service {
         ("both", Via::Both),
         ("none", Via::None),
     ];
-    let check = map.field("health_check");
+    let inherited = |text: &Option<Arc<str>>| Shape::Text.default(text.as_deref());
+    map.declare("namespace", || inherited(&base.namespace));
+    map.declare("group", || inherited(&base.group));
+    map.declare("clusters", || {
+        Shape::Text.list().default(base.clusters.clone())
+    });
+    map.declare("host_header", || {
+        Shape::Text.default(host_header_word(&base.host_header))
+    });
     Service {
         name: Arc::clone(&base.name),
         hosts: Vec::new(),
         endpoints: None,
         registry: map
-            .field("registry")
+            .registry_field(base.registry.as_deref())
             .and_then(|f| registry(&f))
             .or_else(|| base.registry.clone()),
         registry_name: None,
@@ -144,10 +167,7 @@ fn common(map: &Map<'_>, base: &Service) -> Service {
         timeout: timeouts(map.child("timeout"), &base.timeout),
         retry: retry(map.child("retry"), &base.retry),
         pool: pool(map.child("pool"), &base.pool),
-        health_check: match check {
-            Some(field) => health_check(&field, base.health_check.as_ref()),
-            None => base.health_check.clone(),
-        },
+        health_check: health_check(map, base.health_check.as_ref()),
         when_all_unhealthy: map.choice(
             "when_all_unhealthy",
             base.when_all_unhealthy,
@@ -156,6 +176,14 @@ fn common(map: &Map<'_>, base: &Service) -> Service {
         ),
         forwarded_headers: map.choice("forwarded_headers", base.forwarded_headers, &forwarded, &[]),
         via: map.choice("via", base.via, &via, &[]),
+    }
+}
+
+impl<'a> Map<'a> {
+    /// `registry`.
+    pub(crate) fn registry_field(&self, base: Option<&str>) -> Option<Field<'a>> {
+        self.declare("registry", || Shape::Text.one_or_more().default(base));
+        self.field("registry")
     }
 }
 
@@ -197,6 +225,16 @@ fn host_header(field: &Field<'_>) -> Option<HostHeader> {
             }
             _ => host(field).map(HostHeader::Text),
         },
+    }
+}
+
+fn host_header_word(header: &HostHeader) -> &str {
+    match header {
+        HostHeader::Auto => "auto",
+        HostHeader::Keep => "keep",
+        HostHeader::Service => "service",
+        HostHeader::Instance => "instance",
+        HostHeader::Text(text) => text,
     }
 }
 

@@ -1,7 +1,8 @@
 //! `telemetry` and `log`.
 
 use super::reader::{Field, Map};
-use super::value::fixed;
+use super::record::Shape;
+use super::value::{fixed, words};
 use crate::config::diagnostic::Code;
 use crate::config::types::{
     AccessLog, AccessLogMode, Events, Log, LogFormat, PerInstance, Sink, Telemetry,
@@ -49,6 +50,7 @@ fn access_log(map: Map<'_>) -> AccessLog {
         &[],
     );
     map.choice("format", (), &[("json", ())], &[]);
+    map.declare("sink", || SINK.default("stdout"));
     let log = AccessLog {
         mode,
         sample_success: ratio(&map, "sample_success", 0.01),
@@ -63,6 +65,7 @@ fn access_log(map: Map<'_>) -> AccessLog {
 }
 
 fn events(map: Map<'_>) -> Events {
+    map.declare("sinks", || SINK.one_or_more().default(vec!["stdout"]));
     let sinks = map.field("sinks").and_then(|f| f.one_or_more());
     let sinks = sinks.map(|items| items.iter().filter_map(sink).collect());
     let events = Events {
@@ -75,14 +78,22 @@ fn events(map: Map<'_>) -> Events {
 
 /// Both header formats always pass unchanged; only an export could change that.
 fn tracing_headers(map: Map<'_>) {
+    let formats = [("tracecontext", ()), ("b3", ())];
+    map.declare("propagate", || {
+        let all = formats.map(|(word, ())| word).to_vec();
+        words(&formats).one_or_more().default(all)
+    });
     if let Some(items) = map.field("propagate").and_then(|f| f.one_or_more()) {
         for item in items {
-            item.word(&[("tracecontext", ()), ("b3", ())], &[]);
+            item.word(&formats, &[]);
         }
     }
     map.choice("export", (), &[("none", ())], &["otlp"]);
     map.finish();
 }
+
+/// `stdout`, `stderr` or a file.
+const SINK: Shape = Shape::Pattern(r"^(stdout|stderr|.*[/.].*)$");
 
 fn sink(field: &Field<'_>) -> Option<Sink> {
     match field.text()? {
@@ -110,6 +121,7 @@ fn sink(field: &Field<'_>) -> Option<Sink> {
 }
 
 fn ratio(map: &Map<'_>, key: &'static str, default: f64) -> f64 {
+    map.declare(key, || Shape::Decimal { most: 1 }.default(default));
     let Some(field) = map.field(key) else {
         return default;
     };

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::reader::{Field, Map, list};
+use super::record::Shape;
 use crate::config::diagnostic::Code;
 use crate::config::suggest;
 
@@ -16,11 +17,11 @@ pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
 const MS: Duration = Duration::from_millis(1);
 
 /// Which durations a key takes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Span {
-    least: Duration,
-    most: Duration,
-    zero: bool,
+    pub(crate) least: Duration,
+    pub(crate) most: Duration,
+    pub(crate) zero: bool,
 }
 
 impl Span {
@@ -34,6 +35,13 @@ impl Span {
     pub(crate) const ZERO_OR_MORE: Self = Self {
         least: MS,
         most: DAY,
+        zero: true,
+    };
+
+    /// Whatever can be written.
+    pub(crate) const ANY: Self = Self {
+        least: MS,
+        most: Duration::MAX,
         zero: true,
     };
 
@@ -194,10 +202,13 @@ pub(crate) fn size(text: &str, range: &RangeInclusive<u64>) -> Result<u64, Wrong
 }
 
 /// As it would be written.
-fn show_size(bytes: u64) -> String {
+pub(crate) fn show_size(bytes: u64) -> String {
+    if bytes == 0 {
+        return "0".to_owned();
+    }
     [(30, "GiB"), (20, "MiB"), (10, "KiB")]
         .into_iter()
-        .find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift)
+        .find(|(shift, _)| bytes.trailing_zeros() >= *shift)
         .map_or_else(
             || format!("{bytes}B"),
             |(shift, unit)| format!("{}{unit}", bytes >> shift),
@@ -211,10 +222,13 @@ pub(crate) fn integer(text: &str, range: &RangeInclusive<u64>) -> Result<u64, Wr
     match text.parse::<u64>() {
         Ok(number) if plain && range.contains(&number) => Ok(number),
         Ok(_) => Err((format!("{text} is out of range"), allowed())),
-        Err(_) if text.parse::<f64>().is_ok() => {
-            Err((format!("{text} is out of range"), allowed()))
-        }
-        Err(_) => Err((format!("`{text}` is no number"), allowed())),
+        Err(_) => match text.parse::<f64>() {
+            Ok(number) if number.fract().abs() > 0.0 => {
+                Err((format!("{text} is no whole number"), allowed()))
+            }
+            Ok(_) => Err((format!("{text} is out of range"), allowed())),
+            Err(_) => Err((format!("`{text}` is no number"), allowed())),
+        },
     }
 }
 
@@ -281,6 +295,10 @@ impl Field<'_> {
             words => format!("one of {}", list(words)),
         };
         let near = suggest::nearest(text, words.iter().copied());
+        // What switches something off elsewhere has a word here that no YAML tool takes for a switch.
+        let off = is_off(text);
+        let word = ["disabled", "none"].into_iter().find(|w| words.contains(w));
+        let near = word.filter(|_| off).or(near);
         let help = near.map_or(all, |near| format!("did you mean `{near}`?"));
         self.wrong(
             Code::UNKNOWN_VALUE,
@@ -294,18 +312,22 @@ impl Field<'_> {
 impl Map<'_> {
     /// A duration.
     pub(crate) fn duration(&self, key: &'static str, default: Duration, span: Span) -> Duration {
+        self.declare(key, || Shape::Duration(span).default(show(default)));
         let field = self.field(key);
         let value = field.and_then(|f| f.convert(Code::DURATION, |text| duration(text, span)));
         value.unwrap_or(default)
     }
 
     /// An integer that fits its type.
-    pub(crate) fn integer<T: TryFrom<u64>>(
+    pub(crate) fn integer<T: TryFrom<u64> + TryInto<u64> + Copy>(
         &self,
         key: &'static str,
         default: T,
         range: &RangeInclusive<u64>,
     ) -> T {
+        self.declare(key, || {
+            Shape::integer(range).default(default.try_into().unwrap_or(u64::MAX))
+        });
         let value = self
             .field(key)
             .and_then(|f| f.convert(Code::NUMBER, |text| integer(text, range)));
@@ -315,12 +337,16 @@ impl Map<'_> {
     }
 
     /// A size in bytes that fits its type.
-    pub(crate) fn size<T: TryFrom<u64>>(
+    pub(crate) fn size<T: TryFrom<u64> + TryInto<u64> + Copy>(
         &self,
         key: &'static str,
         default: T,
         range: &RangeInclusive<u64>,
     ) -> T {
+        self.declare(key, || {
+            let default = show_size(default.try_into().unwrap_or(u64::MAX));
+            Shape::Size(*range.start(), *range.end()).default(default)
+        });
         let value = self
             .field(key)
             .and_then(|f| f.convert(Code::SIZE, |text| size(text, range)));
@@ -331,6 +357,14 @@ impl Map<'_> {
 
     /// A percentage in hundredths.
     pub(crate) fn percent(&self, key: &'static str, default: u32, least: u32) -> u32 {
+        self.declare(key, || {
+            let whole = false;
+            let default = match default % 100 {
+                0 => (default / 100).into(),
+                _ => serde_json::Value::from(f64::from(default) / 100.0),
+            };
+            Shape::Percent { least, whole }.default(default)
+        });
         let field = self.field(key);
         let value = field.and_then(|f| f.convert(Code::PERCENT, |text| percent(text, least)));
         value.unwrap_or(default)
@@ -338,21 +372,27 @@ impl Map<'_> {
 
     /// A percentage without decimals.
     pub(crate) fn whole_percent(&self, key: &'static str, default: u32) -> u32 {
+        self.declare(key, || {
+            let (least, whole) = (1, true);
+            Shape::Percent { least, whole }.default(default)
+        });
         let Some(field) = self.field(key) else {
             return default;
         };
-        let whole = |text: &str| match percent(text, 1)? {
-            bp if bp % 100 == 0 => Ok(bp / 100),
-            _ => Err((
-                format!("`{text}` has decimals"),
-                "a whole number from 1 to 100".to_owned(),
-            )),
+        let allowed = || "a whole number from 1 to 100".to_owned();
+        let whole = |text: &str| match percent(text, 1) {
+            Ok(bp) if bp % 100 == 0 => Ok(bp / 100),
+            Ok(_) => Err((format!("`{text}` has decimals"), allowed())),
+            // What a ratio or a percent sign should be is told already.
+            Err((what, help)) if help.starts_with("write") => Err((what, help)),
+            Err((what, _)) => Err((what, allowed())),
         };
         field.convert(Code::PERCENT, whole).unwrap_or(default)
     }
 
     /// A switch.
     pub(crate) fn boolean(&self, key: &'static str, default: bool) -> bool {
+        self.declare(key, || Shape::Boolean.default(default));
         let Some(field) = self.field(key) else {
             return default;
         };
@@ -374,17 +414,31 @@ impl Map<'_> {
     }
 
     /// A word of a closed list; those of `later` are not supported yet.
-    pub(crate) fn choice<T: Copy>(
+    pub(crate) fn choice<T: Copy + PartialEq>(
         &self,
         key: &'static str,
         default: T,
-        table: &[(&str, T)],
+        table: &[(&'static str, T)],
         later: &[&str],
     ) -> T {
+        self.declare(key, || {
+            let named = table.iter().find(|(_, value)| *value == default);
+            words(table).default(named.map(|(word, _)| *word))
+        });
         self.field(key)
             .and_then(|field| field.word(table, later))
             .unwrap_or(default)
     }
+}
+
+/// What switches something off in other products.
+pub(crate) fn is_off(text: &str) -> bool {
+    matches!(text, "off" | "Off" | "no" | "No" | "false" | "False" | "0")
+}
+
+/// The words of a table.
+pub(crate) fn words<T>(table: &[(&'static str, T)]) -> Shape {
+    Shape::Words(table.iter().map(|(word, _)| *word).collect())
 }
 
 #[cfg(test)]

@@ -1,0 +1,483 @@
+//! What each key is for, in one line: for the JSON Schemas and `outrigger docs config`. Keys of
+//! `defaults` and of services stand under `service`, those of any registry under `registry`. A test
+//! holds up that no key is without a line and no line without a key.
+
+/// What the key `path` is for; list items and names do not stand in it.
+pub(crate) fn describe(path: &str) -> Option<&'static str> {
+    let found = KEYS.iter().find(|(key, _)| *key == path);
+    found.map(|(_, text)| *text)
+}
+
+/// Key and line, in the order of the files.
+pub(crate) const KEYS: &[(&str, &str)] = &[
+    ("version", "File format."),
+    (
+        "listen",
+        "Where the app connects: IP:PORT, localhost:PORT (both address families), unix:PATH, or a list.",
+    ),
+    (
+        "workers",
+        "Threads of the data plane; auto = min(2, cores).",
+    ),
+    (
+        "self_lag",
+        "Above this loop lag of a worker its time-outs are charged to nobody.",
+    ),
+    ("admin", "The admin listener."),
+    (
+        "admin.listen",
+        "IP:PORT or unix:PATH; beyond loopback only with token_file.",
+    ),
+    (
+        "admin.token_file",
+        "File with the bearer token of the admin API; read at each request.",
+    ),
+    ("telemetry", "Metrics, health, logs of requests and events."),
+    (
+        "telemetry.listen",
+        "auto = 0.0.0.0:15003 in a container, else 127.0.0.1:15003.",
+    ),
+    ("telemetry.metrics", "Bounds of /metrics."),
+    (
+        "telemetry.metrics.per_instance",
+        "Which instances have series of their own; auto keeps only ejected ones above max_instances.",
+    ),
+    (
+        "telemetry.metrics.max_instances",
+        "Above this many instances auto keeps only ejected ones.",
+    ),
+    (
+        "telemetry.metrics.max_upstreams",
+        "Upstreams beyond this count share the label _other.",
+    ),
+    ("telemetry.access_log", "Log of requests."),
+    (
+        "telemetry.access_log.mode",
+        "errors = own replies, 5xx, failed gRPC, retried and truncated ones, and a sample of the rest.",
+    ),
+    (
+        "telemetry.access_log.sample_success",
+        "Share of the others under errors: a ratio from 0 to 1.",
+    ),
+    ("telemetry.access_log.format", "Form of a line."),
+    ("telemetry.access_log.sink", "stdout, stderr or a file."),
+    (
+        "telemetry.access_log.log_paths",
+        "Whether paths are logged; they may hold personal data.",
+    ),
+    ("telemetry.events", "The event journal."),
+    (
+        "telemetry.events.sinks",
+        "Each event goes to all of them: stdout, stderr, files.",
+    ),
+    (
+        "telemetry.events.ring_size",
+        "Events kept in memory for the admin API.",
+    ),
+    ("telemetry.tracing", "Headers of distributed tracing."),
+    (
+        "telemetry.tracing.propagate",
+        "Formats that pass unchanged.",
+    ),
+    ("telemetry.tracing.export", "Where spans are sent."),
+    ("log", "The process's own log."),
+    ("log.level", "Least level that is written."),
+    ("log.format", "auto = text on a terminal, else json."),
+    (
+        "browser_guard",
+        "Refuses requests with `Sec-Fetch-Site: cross-site`.",
+    ),
+    ("startup", "What readiness waits for."),
+    (
+        "startup.registry_wait",
+        "How long readiness waits for the first answer of a registry.",
+    ),
+    (
+        "discovery_wait",
+        "How long a first request waits for a name's first answer.",
+    ),
+    (
+        "auto_discover",
+        "Whether names of the default registry are routable without being listed.",
+    ),
+    (
+        "policies",
+        "Ejection policy files: globs, relative to this file. Each file stands alone.",
+    ),
+    (
+        "limits",
+        "What the app may send and what an instance may answer.",
+    ),
+    (
+        "limits.max_header_bytes",
+        "Bytes of a request's header section.",
+    ),
+    ("limits.max_headers", "Fields of a request."),
+    ("limits.max_target_bytes", "Bytes of a request target."),
+    (
+        "limits.max_body_bytes",
+        "Bytes of a request body; 0 = no limit.",
+    ),
+    (
+        "limits.header_timeout",
+        "A request's head must be complete by then.",
+    ),
+    (
+        "limits.body_idle_timeout",
+        "Longest silence of the app inside a request body.",
+    ),
+    (
+        "limits.keep_alive_timeout",
+        "Longest silence between requests of a connection.",
+    ),
+    (
+        "limits.max_connections",
+        "Connections of the app, all listeners together.",
+    ),
+    (
+        "limits.max_streams_per_connection",
+        "Concurrent HTTP/2 streams of one connection.",
+    ),
+    (
+        "limits.half_close",
+        "What a FIN of the app before the answer means.",
+    ),
+    (
+        "limits.max_response_header_bytes",
+        "Bytes of an instance's response header section.",
+    ),
+    (
+        "limits.max_response_headers",
+        "Fields of an instance's response.",
+    ),
+    ("app", "The local application."),
+    (
+        "app.name",
+        "Consumer name in policies; default the host name.",
+    ),
+    ("app.namespace", "For policies."),
+    ("app.zone", "For policies and locality."),
+    ("app.shutdown", "How the process leaves."),
+    (
+        "app.shutdown.propagation_delay",
+        "How long others may still know us after deregistration; auto = what the registries need.",
+    ),
+    (
+        "app.shutdown.drain_timeout",
+        "How long a drain waits for what is in flight.",
+    ),
+    ("registries", "Where instances come from, by name."),
+    ("registry.kind", "What it is."),
+    (
+        "registry.on_empty",
+        "What a sudden empty answer means: hold the last good set until it is confirmed, obey, or never.",
+    ),
+    (
+        "registry.empty_grace",
+        "hold: an empty answer must last this long ...",
+    ),
+    (
+        "registry.empty_answers",
+        "... and be confirmed by this many answers.",
+    ),
+    (
+        "registry.shrink_percent",
+        "hold: a drop of more than this percentage is held too.",
+    ),
+    (
+        "registry.max_in_flight",
+        "Requests in flight to this registry at most.",
+    ),
+    ("registry.timeout", "Of one request to it."),
+    (
+        "registry.listen",
+        "Where the embedded registry listens; none = reachable in-process only.",
+    ),
+    (
+        "registry.data",
+        "Folder of its snapshot, so that a restart loses nothing.",
+    ),
+    (
+        "registry.unhealthy_after",
+        "Silence until an instance is unhealthy.",
+    ),
+    ("registry.remove_after", "Silence until it is removed."),
+    (
+        "registry.beat_interval",
+        "What clients are told to beat at.",
+    ),
+    ("registry.limits", "Bounds of the embedded registry."),
+    ("registry.limits.max_services", "Services at most."),
+    ("registry.limits.max_instances", "Instances at most."),
+    (
+        "registry.limits.max_metadata_bytes",
+        "Bytes of one instance's metadata.",
+    ),
+    ("registry.path", "The endpoints file; it is watched."),
+    ("registry.protocol", "How Nacos is spoken to."),
+    (
+        "registry.servers",
+        "host:port each; the port is 8848 where none is written.",
+    ),
+    ("registry.namespace", "Namespace id."),
+    ("registry.group", "Group."),
+    ("registry.clusters", "Clusters; empty: all."),
+    ("registry.username", "For a login."),
+    ("registry.password_file", "File with the password."),
+    (
+        "registry.password",
+        "The password itself; password_file or a variable is better.",
+    ),
+    (
+        "defaults",
+        "For every service below and every discovered one.",
+    ),
+    (
+        "services",
+        "Services by name, merged over the defaults: maps deeply, a list replaces.",
+    ),
+    ("service.registry", "Which registry knows it."),
+    (
+        "service.hosts",
+        "Hosts that mean this service: host or host:port.",
+    ),
+    (
+        "service.endpoints",
+        "Static instances; then no registry is asked.",
+    ),
+    ("endpoint.address", "host:port of the instance."),
+    (
+        "endpoint.weight",
+        "Share of the traffic against the others; 0 = none.",
+    ),
+    ("endpoint.zone", "For locality."),
+    ("endpoint.enabled", "Whether it takes traffic."),
+    ("endpoint.metadata", "Free texts."),
+    (
+        "service.registry_name",
+        "Its name in the registry, where it is another.",
+    ),
+    ("service.namespace", "Overrides that of the registry."),
+    ("service.group", "Overrides that of the registry."),
+    ("service.clusters", "Overrides those of the registry."),
+    (
+        "service.port",
+        "Own loopback listener: every request there is for this service.",
+    ),
+    (
+        "service.protocol",
+        "Towards the instances; auto = gRPC as h2c, all else HTTP/1.1, unless the registry hints otherwise.",
+    ),
+    (
+        "service.host_header",
+        "What instances see as Host: auto, keep, service, instance, or a text.",
+    ),
+    ("service.load_balancer", "How an instance is picked."),
+    (
+        "service.timeout",
+        "Time limits; 0 = none, except for connect.",
+    ),
+    ("service.timeout.connect", "To establish a connection."),
+    (
+        "service.timeout.attempt",
+        "One try until its head; auto = min(5s, request / max_attempts) while another may follow.",
+    ),
+    (
+        "service.timeout.request",
+        "All tries until the head that is passed on; unwritten it does not hold for gRPC.",
+    ),
+    (
+        "service.timeout.idle",
+        "Silence after the head; unwritten it is 1h for gRPC, tunnels and event streams.",
+    ),
+    ("service.retry", "Second tries."),
+    ("service.retry.max_attempts", "The first try included."),
+    ("service.retry.retry_on", "After what another try is made."),
+    (
+        "service.retry.methods",
+        "idempotent, grpc, all, or methods in capitals.",
+    ),
+    (
+        "service.retry.max_body",
+        "Bytes of a request body kept for a replay.",
+    ),
+    (
+        "service.retry.backoff",
+        "Delay before the n-th retry: min(max, base x 2^n) + random(0, jitter).",
+    ),
+    ("service.retry.backoff.base", "First delay."),
+    ("service.retry.backoff.max", "Longest delay."),
+    ("service.retry.backoff.jitter", "Random part."),
+    (
+        "service.retry.budget",
+        "How many retries there may be at all.",
+    ),
+    (
+        "service.retry.budget.percent",
+        "Retries at most, as a percentage of requests ...",
+    ),
+    (
+        "service.retry.budget.min_per_second",
+        "... and always this many a second.",
+    ),
+    (
+        "service.pool",
+        "Connections to instances, counted for the whole process.",
+    ),
+    ("service.pool.max_connections_per_instance", "Open at most."),
+    ("service.pool.max_idle_per_instance", "Kept idle at most."),
+    (
+        "service.pool.idle_timeout",
+        "An idle connection is closed after it.",
+    ),
+    (
+        "service.pool.max_age",
+        "No connection is used longer; 0 = no limit.",
+    ),
+    (
+        "service.pool.max_wait",
+        "How long a request waits for a place.",
+    ),
+    (
+        "service.health_check",
+        "Active check of the instances; none switches that of the defaults off.",
+    ),
+    ("service.health_check.http", "A GET of this path."),
+    ("service.health_check.tcp", "A TCP connection."),
+    ("service.health_check.expect", "Statuses that pass."),
+    (
+        "service.health_check.interval",
+        "Between checks of one instance.",
+    ),
+    ("service.health_check.timeout", "Of one check."),
+    (
+        "service.health_check.rise",
+        "Good ones in a row until it passes.",
+    ),
+    (
+        "service.health_check.fall",
+        "Bad ones in a row until it fails.",
+    ),
+    (
+        "service.health_check.port",
+        "Another port than the instance's.",
+    ),
+    (
+        "service.health_check.host",
+        "Host header; default the service name.",
+    ),
+    (
+        "service.when_all_unhealthy",
+        "use_all = every instance counts as passing; refuse = 503.",
+    ),
+    (
+        "service.forwarded_headers",
+        "x-forwarded-for, -host, -proto: none or append.",
+    ),
+    ("service.via", "Where `via` is added."),
+    (
+        "policies[]",
+        "Outlier ejection policies; the most specific apply_to wins.",
+    ),
+    ("policy.name", "Unique over all files (EDAS: Policy Name)."),
+    (
+        "policy.apply_to",
+        "For whom; compared in the order upstreams, consumers, namespaces, protocols.",
+    ),
+    (
+        "policy.apply_to.consumers",
+        "Globs over app.name (EDAS: Applications).",
+    ),
+    ("policy.apply_to.upstreams", "Globs over services."),
+    ("policy.apply_to.namespaces", "Globs over app.namespace."),
+    (
+        "policy.apply_to.protocols",
+        "EDAS: Framework for Called Services.",
+    ),
+    (
+        "policy.mode",
+        "observe counts and logs, and touches no traffic.",
+    ),
+    (
+        "policy.exception_type",
+        "What counts as an error (EDAS: Exception Type).",
+    ),
+    (
+        "policy.error_rate_threshold",
+        "Percent; abnormal strictly above it (EDAS: Error Rate Threshold).",
+    ),
+    (
+        "policy.lower_qps_limit",
+        "Calls per second of one instance from which it is judged (EDAS: Lower QPS Limit).",
+    ),
+    (
+        "policy.qps_scope",
+        "Whose calls the limit is compared with.",
+    ),
+    (
+        "policy.statistics_window",
+        "Time over which is counted; unwritten 15s for Dubbo (EDAS: statistics window).",
+    ),
+    (
+        "policy.instance_removal_rate_threshold",
+        "Percent of the instances that may be out, rounded down, never all (EDAS: Instance Removal Rate Threshold).",
+    ),
+    (
+        "policy.min_ejectable",
+        "Raises that for small pools, never to all.",
+    ),
+    (
+        "policy.consecutive_errors",
+        "Errors in a row that eject at once; auto = from the limit and the window, 0 = off.",
+    ),
+    (
+        "policy.recovery_detection_unit_time",
+        "The k-th probe comes after k x this time (EDAS: Recovery Detection Unit Time).",
+    ),
+    (
+        "policy.max_recovery_checks",
+        "k stops growing here (EDAS: Max Number of Instance Checked Before Restoration).",
+    ),
+    ("policy.probe", "How an ejected instance is tried."),
+    (
+        "policy.trials_to_restore",
+        "Good trials in a row until it is back.",
+    ),
+    (
+        "policy.flap_memory",
+        "Successes after a restore until failed trials are forgotten; 0 = at once.",
+    ),
+    (
+        "policy.ramp",
+        "After a restore the share of traffic grows to full over this time; 0 = at once.",
+    ),
+    (
+        "policy.business_errors",
+        "Which codes are business errors; each list replaces the default set of its kind.",
+    ),
+    ("policy.business_errors.http", "HTTP statuses and ranges."),
+    (
+        "policy.business_errors.http_ignore",
+        "HTTP statuses that are successes.",
+    ),
+    (
+        "policy.business_errors.grpc",
+        "gRPC codes by name, number or range.",
+    ),
+    (
+        "policy.business_errors.grpc_ignore",
+        "gRPC codes that are successes.",
+    ),
+    (
+        "policy.business_errors.dubbo",
+        "Dubbo2 statuses by name, number or range.",
+    ),
+    (
+        "policy.incarnation_key",
+        "Metadata key that tells one start of an instance from the next.",
+    ),
+    (
+        "endpoints",
+        "Lists of instances by the name of their service.",
+    ),
+];
