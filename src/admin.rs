@@ -5,12 +5,19 @@
 
 mod answer;
 mod api;
+mod bundle;
 mod call;
 mod config;
 mod events;
 mod guard;
+mod history;
+mod openapi;
+mod overrides;
+mod resolve;
 mod routes;
 mod server;
+mod services;
+mod stream;
 mod telemetry;
 pub mod views;
 
@@ -20,7 +27,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 pub use self::server::Doors;
 use self::server::{Bounds, serve};
@@ -34,6 +41,9 @@ use crate::metrics::collect::{Caps, Collector, ReloadCounters};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long it may take to show that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Streams at a time, of the connections there may be.
+const STREAMS: usize = 16;
 
 /// What a reload may change of both listeners.
 #[derive(Clone, Debug)]
@@ -71,6 +81,9 @@ pub struct Deps {
     /// The settings in force.
     pub settings: watch::Receiver<Settings>,
     collector: Arc<Collector>,
+    history: history::History,
+    /// Places of streams.
+    streams: Arc<Semaphore>,
 }
 
 impl Deps {
@@ -89,6 +102,8 @@ impl Deps {
             reloads,
             settings,
             collector: Arc::default(),
+            history: history::History::default(),
+            streams: Arc::new(Semaphore::new(STREAMS)),
         }
     }
 }
@@ -115,10 +130,12 @@ pub fn spawn(
         let (admin, telemetry) = doors;
         let other = (deps.clone(), shutdown.clone());
         runtime.block_on(async {
+            let samples = tokio::spawn(history::collect(deps.clone()));
             tokio::join!(
                 serve_admin(admin, deps, shutdown),
                 serve_telemetry(telemetry, other.0, other.1),
-            )
+            );
+            samples.abort();
         });
     })
 }
@@ -126,9 +143,9 @@ pub fn spawn(
 /// Serves the admin API.
 pub async fn serve_admin(doors: Doors, deps: Deps, shutdown: watch::Receiver<bool>) {
     let bounds = Bounds { connections: 64 };
+    let stop = shutdown.clone();
     serve(doors, bounds, shutdown, move |request, local| {
-        let deps = deps.clone();
-        api::answer(deps, request, local)
+        api::answer(deps.clone(), request, local, stop.clone())
     })
     .await;
 }

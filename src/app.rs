@@ -32,6 +32,10 @@ use crate::router::RouteTable;
 use crate::sink::Lines;
 use crate::worker::{DrainPhase, Shared, Snapshot, Worker};
 
+/// How long the admin thread may take to end; a little more than its own bound.
+const ADMIN_WAIT: Duration = Duration::from_secs(3);
+/// Between two looks at whether it has.
+const ADMIN_LOOK: Duration = Duration::from_millis(5);
 /// Longest wait for workers once their connections are cut.
 const CUT_WAIT: Duration = Duration::from_secs(2);
 /// Open files kept for all but the data plane.
@@ -313,8 +317,15 @@ impl App {
             while registry_tasks.join_next().await.is_some() {}
         })
         .await;
-        // It ends by itself, within its own bound.
-        drop(admin);
+        if !forced {
+            // It ends by itself, within its own bound: answers in flight and streams end whole.
+            let _late = tokio::time::timeout(ADMIN_WAIT, async {
+                while !admin.is_finished() {
+                    tokio::time::sleep(ADMIN_LOOK).await;
+                }
+            })
+            .await;
+        }
         let msg = if forced {
             "stopped by a second signal"
         } else {

@@ -1,6 +1,7 @@
 //! The commands of the binary, one file each. Live ones ask the admin listener of a running process
 //! through `cli/client.rs` and print by `cli/output.rs`.
 
+pub mod bundle;
 pub mod check;
 pub mod client;
 pub mod config;
@@ -12,14 +13,18 @@ pub mod explain_route;
 pub mod healthcheck;
 pub mod init;
 pub mod instances;
+pub mod manual;
 pub mod output;
+pub mod overrides;
 pub mod policies;
 pub mod registries;
 pub mod run;
 pub mod schema;
+pub mod services;
 pub mod status;
 pub mod upstreams;
 pub mod version;
+pub mod watch;
 
 use crate::config::environment::Environment;
 use std::io::Write;
@@ -39,6 +44,24 @@ pub enum LiveCommand {
     ExplainRoute(explain_route::ExplainRouteArgs),
     /// What was decided: ejections, probes, restores, reloads.
     Events(events::EventsArgs),
+    /// Take an instance out for a time; it is not probed.
+    Eject(overrides::TimedArgs),
+    /// Put an ejected instance back now.
+    Restore(overrides::OrderArgs),
+    /// Do not eject an instance by the rules for a time.
+    Hold(overrides::TimedArgs),
+    /// Neither use nor count an instance for a time.
+    Disable(overrides::TimedArgs),
+    /// End a disable.
+    Enable(overrides::OrderArgs),
+    /// Operators' orders in force; `clear ID` ends one.
+    Overrides(overrides::OverridesArgs),
+    /// Names that can be asked for.
+    Services(services::ServicesArgs),
+    /// The instances of a service that are to be used.
+    Hosts(services::HostsArgs),
+    /// Everything support asks for in one file, without secrets.
+    Bundle(bundle::BundleArgs),
     /// Where instances come from.
     Registries(registries::RegistriesArgs),
     /// For a container's HEALTHCHECK: 0 ready, 5 not ready, 6 nobody answers.
@@ -67,6 +90,15 @@ impl LiveCommand {
             Self::Explain(args) => explain::run(args, env, out, err),
             Self::ExplainRoute(args) => explain_route::run(args, env, out, err),
             Self::Events(args) => events::run(args, env, out, err),
+            Self::Eject(args) => overrides::timed("eject", args, env, out, err),
+            Self::Restore(args) => overrides::momentary("restore", args, env, out, err),
+            Self::Hold(args) => overrides::timed("hold", args, env, out, err),
+            Self::Disable(args) => overrides::timed("disable", args, env, out, err),
+            Self::Enable(args) => overrides::momentary("enable", args, env, out, err),
+            Self::Overrides(args) => overrides::run(args, env, out, err),
+            Self::Services(args) => services::services(args, env, out, err),
+            Self::Hosts(args) => services::hosts(args, env, out, err),
+            Self::Bundle(args) => bundle::run(args, env, out, err),
             Self::Registries(args) => registries::run(args, env, out, err),
             Self::Healthcheck(args) => healthcheck::run(args, env, out, err),
             Self::Config(args) => config::run(args, env, out, err),

@@ -25,3 +25,11 @@ pub mod types;
 pub use cross::host_alias;
 pub use load::{LoadRequest, Loaded, load, parse_str};
 pub use restart::restart_required;
+
+/// A duration above zero, written as in the files: `250ms`, `10m`, `1h30m`; at most `24h`.
+///
+/// # Errors
+/// What is wrong, and what would be right.
+pub fn duration(text: &str) -> Result<std::time::Duration, (String, String)> {
+    parse::value::duration(text, parse::value::Span::POSITIVE)
+}

@@ -5,6 +5,7 @@
 mod answer;
 mod events;
 mod lookup;
+mod orders;
 pub mod plane;
 pub mod reload;
 mod sources;
@@ -13,11 +14,21 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::status::{ProcessStatus, RouteExplanation, UpstreamStatus};
+pub use self::orders::{OrderReply, OverrideOrder};
+use crate::outlier::book::Signed;
+use crate::status::{
+    OverrideDone, OverrideRefused, ProcessStatus, RouteExplanation, UpstreamStatus,
+};
 
 /// Questions and orders to control, from the admin thread.
 #[derive(Debug)]
 pub enum Question {
+    /// The end of an override by its number.
+    ClearOverride(u64, Signed, OrderReply),
+    /// An override of an instance.
+    Order(Box<OverrideOrder>, OrderReply),
+    /// The services that each registry lists.
+    Names(oneshot::Sender<Vec<ListedNames>>),
     /// The process.
     Process(oneshot::Sender<ProcessStatus>),
     /// All upstreams, for metrics; or one by any of its names.
@@ -32,6 +43,10 @@ pub enum Question {
         reply: oneshot::Sender<RouteExplanation>,
     },
 }
+
+/// A registry and its services, with their number of instances where that costs nothing to know;
+/// or why it could not list them.
+pub type ListedNames = (String, Result<Vec<(String, Option<usize>)>, String>);
 
 /// Asks control. Cheap to clone; usable from any thread.
 #[derive(Clone, Debug)]
@@ -92,6 +107,39 @@ impl ControlHandle {
             reply,
         })
         .await
+    }
+
+    /// Orders something for an instance; `None`: there is no such upstream.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn order(
+        &self,
+        order: OverrideOrder,
+    ) -> Result<Option<Result<OverrideDone, OverrideRefused>>, NoAnswer> {
+        self.ask(|reply| Question::Order(Box::new(order), reply))
+            .await
+    }
+
+    /// Ends an override by its number; `None`: none of that number is in force.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn clear_override(
+        &self,
+        id: u64,
+        signed: Signed,
+    ) -> Result<Option<Result<OverrideDone, OverrideRefused>>, NoAnswer> {
+        self.ask(|reply| Question::ClearOverride(id, signed, reply))
+            .await
+    }
+
+    /// The services that each registry lists.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn names(&self) -> Result<Vec<ListedNames>, NoAnswer> {
+        self.ask(Question::Names).await
     }
 
     async fn ask<T>(

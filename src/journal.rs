@@ -14,6 +14,31 @@ use crate::sink::Lines;
 /// Version of the event format.
 const VERSION: u8 = 1;
 
+/// What events are called. The conformance tests hold it up to what is emitted.
+pub const EVENTS: [&str; 21] = [
+    "listening",
+    "stopped",
+    "drain_started",
+    "drain_finished",
+    "config_reloaded",
+    "config_rejected",
+    "registry_lost",
+    "registry_restored",
+    "registry_empty_ignored",
+    "instance_ejected",
+    "would_eject",
+    "ejection_suppressed",
+    "would_suppress",
+    "probe_failed",
+    "instance_restored",
+    "would_restore",
+    "instance_left",
+    "correlated_failure",
+    "override_set",
+    "override_expired",
+    "override_cleared",
+];
+
 /// The journal; clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Journal(Arc<Inner>);

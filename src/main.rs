@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
-use outrigger::cli::{LiveCommand, check, demo, run};
+use outrigger::cli::{LiveCommand, check, demo, manual, run};
 use outrigger::config::environment::ProcessEnvironment;
 
 #[derive(Debug, Parser)]
@@ -24,6 +24,10 @@ enum Command {
     Registry(run::RegistryArgs),
     Demo(demo::DemoArgs),
     Check(check::CheckArgs),
+    /// Completions for a shell, on standard output.
+    Completions(manual::CompletionsArgs),
+    /// The manual page, or that of a command, on standard output.
+    Man(manual::ManArgs),
     #[command(flatten)]
     Live(LiveCommand),
 }
@@ -37,6 +41,8 @@ fn main() -> ExitCode {
         Command::Registry(args) => run::registry(args, &env, &mut out, &mut err),
         Command::Demo(args) => demo::run(args, &env, &mut out, &mut err),
         Command::Check(args) => check::run(args, &env, &mut out, &mut err),
+        Command::Completions(args) => manual::completions(args, Cli::command(), &mut out, &mut err),
+        Command::Man(args) => manual::man(args, Cli::command(), &mut out, &mut err),
         Command::Live(live) => live.run(&env, &mut out, &mut err),
     };
     ExitCode::from(code)

@@ -3,6 +3,7 @@
 //! pure: `detector` decides, only `driver` has tokio.
 //! Next: `outlier/policy.rs`, then `outlier/detector.rs`.
 
+pub mod book;
 pub mod cap;
 pub mod classify;
 pub mod detector;

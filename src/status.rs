@@ -155,6 +155,9 @@ pub struct InstanceStatus {
     pub state: String,
     /// The whole story in one sentence.
     pub why: String,
+    /// What operators ordered for it.
+    #[serde(default)]
+    pub overrides: Vec<OverrideStatus>,
     /// Registry's weight.
     pub weight: f64,
     /// Its share of traffic, below 1 while it ramps.
@@ -260,6 +263,60 @@ pub struct UpstreamStatus {
     pub decisions: Decisions,
     /// Request counters.
     pub counters: UpstreamReading,
+    /// What operators ordered.
+    pub overrides: Vec<OverrideStatus>,
+}
+
+/// An operator's order in force.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OverrideStatus {
+    /// For `DELETE /api/v1/overrides/{id}`.
+    pub id: String,
+    /// The upstream.
+    pub upstream: String,
+    /// Which instance.
+    pub instance: String,
+    /// `eject`, `hold`, `disable`.
+    pub kind: String,
+    /// When it was given, RFC 3339.
+    pub since: String,
+    /// When it ends by itself, RFC 3339.
+    pub until: String,
+    /// Seconds until then.
+    pub left_s: f64,
+    /// Beyond the cap.
+    pub forced: bool,
+    /// Who gave it.
+    pub actor: String,
+    /// Why.
+    pub note: Option<String>,
+}
+
+/// An order that was carried out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OverrideDone {
+    /// For people.
+    pub message: String,
+    /// What is in force now, if the order lasts.
+    #[serde(rename = "override")]
+    pub entry: Option<OverrideStatus>,
+    /// Routable instances.
+    pub instances: usize,
+    /// How many of them are ejected.
+    pub ejected_now: usize,
+    /// How many may be.
+    pub ejection_limit: usize,
+}
+
+/// An order that was not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverrideRefused {
+    /// For programs: cap_full, last_instance, unknown, not_ejected, not_disabled, too_many.
+    pub cause: String,
+    /// For people, with the numbers.
+    pub message: String,
+    /// What would do.
+    pub hint: String,
 }
 
 /// What `explain-route` and `GET /api/v1/route` tell.

@@ -9,6 +9,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use serde::Serialize;
 
+use super::server::Progress;
 use super::views::Problem;
 
 /// An answer, whole or streamed.
@@ -75,6 +76,18 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Answer {
 /// A value with status 200.
 pub(super) fn ok(value: &impl Serialize) -> Result<Answer, Fault> {
     Ok(json(StatusCode::OK, value))
+}
+
+/// An answer that goes on.
+pub(super) fn streamed(
+    content_type: &'static str,
+    body: UnsyncBoxBody<Bytes, Infallible>,
+    progress: Progress,
+) -> Answer {
+    let mut stream = answer(StatusCode::OK, content_type, Bytes::new());
+    *stream.body_mut() = body;
+    stream.extensions_mut().insert(progress);
+    stream
 }
 
 pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {

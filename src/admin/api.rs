@@ -4,13 +4,14 @@
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use hyper::body::Body;
+use tokio::sync::watch;
 
 use super::answer::{Answer, Fault, html, ok};
 use super::call::{Call, read_body};
 use super::routes::{self, Param, Route};
 use super::server::Local;
 use super::views::{Instances, Registries, UpstreamDetail, Upstreams, hosts};
-use super::{Deps, PATIENCE, guard, within};
+use super::{Deps, PATIENCE, guard, resolve, within};
 use crate::config::suggest::nearest;
 use crate::control::NoAnswer;
 use crate::status::{ProcessStatus, UpstreamStatus};
@@ -18,7 +19,8 @@ use crate::status::{ProcessStatus, UpstreamStatus};
 pub(super) const ROUTES: &[Route] = &[
     Route::get("/", "this list", |_| {
         Box::pin(async { Ok(html(routes::page())) })
-    }),
+    })
+    .answers("text/html"),
     Route::get(
         "/api/v1/status",
         "the process, its configuration, readiness",
@@ -39,7 +41,7 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     Route::get(
         "/api/v1/upstreams/{u}/instances/{i}",
-        "one instance, ip:port",
+        "one instance, ip:port or a part of it",
         |call| Box::pin(one_instance(call)),
     ),
     Route::get(
@@ -73,16 +75,26 @@ impl From<NoAnswer> for Fault {
     }
 }
 
-pub(super) async fn answer<B>(deps: Deps, request: Request<B>, local: Local) -> Answer
+pub(super) async fn answer<B>(
+    deps: Deps,
+    request: Request<B>,
+    local: Local,
+    stop: watch::Receiver<bool>,
+) -> Answer
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let answered = dispatch(deps, request, local).await;
+    let answered = dispatch(deps, request, local, stop).await;
     answered.unwrap_or_else(|fault| fault.answer())
 }
 
-async fn dispatch<B>(deps: Deps, request: Request<B>, local: Local) -> Result<Answer, Fault>
+async fn dispatch<B>(
+    deps: Deps,
+    request: Request<B>,
+    local: Local,
+    stop: watch::Receiver<bool>,
+) -> Result<Answer, Fault>
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -102,6 +114,7 @@ where
         query,
         headers: head.headers,
         body,
+        stop,
     };
     (route.handler)(call).await
 }
@@ -153,17 +166,11 @@ async fn one_instance(call: Call) -> Result<Answer, Fault> {
     let status = upstream(&call.deps, call.name("u")).await?;
     let address = call.name("i");
     let known = status.instances.iter().map(|i| &*i.instance);
-    let hint = nearest(address, known).map(|near| format!("did you mean `{near}`?"));
-    let mut instances = status.instances.into_iter();
-    match instances.find(|i| i.instance == address) {
-        Some(found) => ok(&found),
-        None => Err(Fault::new(
-            StatusCode::NOT_FOUND,
-            "unknown_instance",
-            format!("`{}` has no instance `{address}`", status.summary.name),
-            hint.unwrap_or_else(|| "instances are written ip:port".to_owned()),
-        )),
-    }
+    let found = resolve::instance(address, known).map_err(|unclear| {
+        let message = format!("{}: {}", status.summary.name, unclear.message);
+        Fault::new(StatusCode::NOT_FOUND, unclear.word, message, unclear.hint)
+    })?;
+    ok(&status.instances.iter().find(|i| i.instance == found))
 }
 
 async fn host_list(call: Call) -> Result<Answer, Fault> {

@@ -1,6 +1,5 @@
 //! One request of the admin API as its handler sees it: names of the path, query, body, and who
 //! signs for it.
-#![expect(dead_code, reason = "the infrastructure comes before its first write")]
 
 use std::time::Duration;
 
@@ -11,10 +10,12 @@ use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body;
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 
 use super::Deps;
 use super::answer::Fault;
 use super::routes::Names;
+use crate::outlier::book::Signed;
 
 /// Bytes of a request body.
 const MAX_BODY: usize = 64 * 1024;
@@ -22,14 +23,6 @@ const MAX_BODY: usize = 64 * 1024;
 const MAX_NOTE: usize = 256;
 /// From the head to the end of the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Who gave an order and why; told by the event of every write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Signed {
-    /// A name the caller gives itself; nobody checks it.
-    pub(super) actor: String,
-    pub(super) note: Option<String>,
-}
 
 /// A request that passed the guard and found its page.
 #[derive(Debug)]
@@ -40,6 +33,8 @@ pub(super) struct Call {
     pub(super) headers: HeaderMap,
     /// Empty for reads.
     pub(super) body: Bytes,
+    /// True when all ends; for answers that go on.
+    pub(super) stop: watch::Receiver<bool>,
 }
 
 impl Call {
@@ -47,6 +42,11 @@ impl Call {
     pub(super) fn name(&self, name: &str) -> &str {
         let found = self.names.0.iter().find(|(key, _)| *key == name);
         found.map_or("", |(_, value)| value)
+    }
+
+    /// A header.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
     }
 
     /// The first value of a key of the query, unless it is empty.

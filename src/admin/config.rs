@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::answer::{Answer, Fault, ok};
 use super::call::Call;
-use super::routes::{Route, Verb};
+use super::routes::{Param, Route, Verb};
 use super::views::{ConfigView, DiagnosticView, Validation};
 use crate::config::effective::{effective, policies};
 use crate::config::load::policy_text;
@@ -42,12 +42,17 @@ pub(super) const ROUTES: &[Route] = &[
     Route::write(
         Verb::Post,
         "/api/v1/policies:validate",
-        "reads a policy file, {\"content\": TEXT, \"name\": FILE}; applies nothing",
+        "reads a policy file; applies nothing",
         |call| Box::pin(validate(call)),
-    ),
+    )
+    .body(&[
+        Param::new("content", "the text of the file"),
+        Param::new("name", "what to call it in messages"),
+    ]),
 ];
 
-fn running(call: &Call) -> Arc<Config> {
+/// The configuration that control applied last.
+pub(super) fn running(call: &Call) -> Arc<Config> {
     Arc::clone(&call.deps.settings.borrow().config)
 }
 

@@ -1,7 +1,6 @@
 //! Every page of the admin API, once: 404, 405, the list of pages and the checks of queries all
 //! derive from the tables here. A page is a row in the table of its file; a new file is a row of
 //! [`TABLES`].
-#![expect(dead_code, reason = "the infrastructure comes before its first write")]
 
 use std::fmt::Write as _;
 use std::pin::Pin;
@@ -11,11 +10,20 @@ use percent_encoding::percent_decode_str;
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
-use super::{api, config, events};
+use super::{api, bundle, config, events, history, openapi, overrides, services};
 use crate::config::suggest::nearest;
 
 /// The tables of all files.
-const TABLES: &[&[Route]] = &[api::ROUTES, config::ROUTES, events::ROUTES];
+const TABLES: &[&[Route]] = &[
+    api::ROUTES,
+    history::ROUTES,
+    services::ROUTES,
+    overrides::ROUTES,
+    config::ROUTES,
+    events::ROUTES,
+    bundle::ROUTES,
+    openapi::ROUTES,
+];
 
 /// An answer in the making.
 pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Answer, Fault>> + Send>>;
@@ -30,6 +38,10 @@ pub(super) struct Route {
     pub(super) about: &'static str,
     /// What may stand in the query; anything else is refused.
     pub(super) query: &'static [Param],
+    /// What may stand in the body of a write.
+    pub(super) body: &'static [Param],
+    /// Content type of a good answer.
+    pub(super) content: &'static str,
     pub(super) handler: fn(Call) -> Pending,
 }
 
@@ -38,6 +50,7 @@ pub(super) struct Route {
 pub(super) enum Verb {
     Get,
     Post,
+    #[allow(dead_code, reason = "the first PUT is to come")]
     Put,
     Delete,
 }
@@ -52,11 +65,25 @@ pub(super) struct Param {
     pub(super) name: &'static str,
     /// One line for people.
     pub(super) about: &'static str,
+    pub(super) field: Field,
+}
+
+/// What a key takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Field {
+    Text,
+    Number,
+    Switch,
 }
 
 impl Param {
+    /// A key with a text.
     pub(super) const fn new(name: &'static str, about: &'static str) -> Self {
-        Self { name, about }
+        Self::of(Field::Text, name, about)
+    }
+
+    pub(super) const fn of(field: Field, name: &'static str, about: &'static str) -> Self {
+        Self { name, about, field }
     }
 }
 
@@ -113,6 +140,8 @@ impl Route {
             path,
             about,
             query: &[],
+            body: &[],
+            content: "application/json",
             handler,
         }
     }
@@ -121,6 +150,26 @@ impl Route {
     pub(super) const fn query(mut self, query: &'static [Param]) -> Self {
         self.query = query;
         self
+    }
+
+    /// With these keys in the object of its body.
+    pub(super) const fn body(mut self, body: &'static [Param]) -> Self {
+        self.body = body;
+        self
+    }
+
+    /// With answers that are no JSON.
+    pub(super) const fn answers(mut self, content: &'static str) -> Self {
+        self.content = content;
+        self
+    }
+
+    /// The type of its answers in a schema.
+    pub(super) fn shape(&self) -> &'static str {
+        match self.content {
+            "application/json" => "object",
+            _ => "string",
+        }
     }
 
     /// The names in a path, if it is one of this page.
@@ -242,14 +291,15 @@ pub(super) fn page() -> String {
         let method = route.method.as_str();
         let written = write!(rows, "<tr><td>{method}<td>{shown}<td>{about}");
         debug_assert!(written.is_ok(), "writing to a string cannot fail");
-        let names: Vec<String> = route
-            .query
-            .iter()
-            .map(|param| format!("{}= {}", param.name, param.about))
-            .collect();
-        if !names.is_empty() {
-            rows.push_str("<br>?");
-            rows.push_str(&names.join("; "));
+        for (sign, params) in [("?", route.query), ("{}", route.body)] {
+            let names = params.iter().map(|p| format!("{}: {}", p.name, p.about));
+            let names: Vec<String> = names.collect();
+            if !names.is_empty() {
+                rows.push_str("<br>");
+                rows.push_str(sign);
+                rows.push(' ');
+                rows.push_str(&names.join("; "));
+            }
         }
         rows.push('\n');
     }
@@ -257,6 +307,11 @@ pub(super) fn page() -> String {
 }
 
 const PAGE: &str = include_str!("page.html");
+
+/// The names in a template.
+pub(super) fn placeholders(path: &str) -> impl Iterator<Item = &str> {
+    parts(path).filter_map(|part| placeholder(part).map(|(name, _)| name))
+}
 
 fn parts(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|part| !part.is_empty())

@@ -6,7 +6,8 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::Request;
@@ -35,6 +36,13 @@ const LIFE: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(2);
 /// After an accept error.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A stream whose reader takes nothing for so long is cut, once its connection is that old.
+const STALL: Duration = Duration::from_secs(15);
+
+/// How often the body of a streamed answer was asked for more; an extension of that answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Progress(pub(super) Arc<AtomicU64>);
 
 /// Bound sockets inside a runtime.
 #[derive(Debug, Default)]
@@ -191,9 +199,17 @@ async fn connection<S, H, F>(
     H: Fn(Request<Incoming>, Local) -> F + Send + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
+    let stream_now: Arc<Mutex<Option<Progress>>> = Arc::default();
+    let current = Arc::clone(&stream_now);
     let service = service_fn(move |request| {
         let answer = handler(request, local);
-        async move { Ok::<_, Infallible>(answer.await) }
+        let current = Arc::clone(&current);
+        async move {
+            let answer = answer.await;
+            let progress = answer.extensions().get::<Progress>().cloned();
+            *current.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+            Ok::<_, Infallible>(answer)
+        }
     });
     let mut builder = http1::Builder::new();
     builder
@@ -205,7 +221,20 @@ async fn connection<S, H, F>(
     let result = tokio::select! {
         result = connection.as_mut() => result,
         () = stopped(&mut shutdown) => finish(connection).await,
-        () = tokio::time::sleep(LIFE) => finish(connection).await,
+        () = tokio::time::sleep(LIFE) => {
+            let progress = stream_now.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match progress {
+                None => finish(connection).await,
+                Some(progress) => {
+                    connection.as_mut().graceful_shutdown();
+                    tokio::select! {
+                        result = connection.as_mut() => result,
+                        () = stopped(&mut shutdown) => finish(connection).await,
+                        () = stalled(&progress) => Ok(()),
+                    }
+                }
+            }
+        }
     };
     if let Err(error) = result {
         debug!(%error, "admin or telemetry connection ended");
@@ -228,6 +257,17 @@ where
     tokio::time::timeout(GRACE, connection)
         .await
         .unwrap_or(Ok(()))
+}
+
+/// Ends when nothing was asked for during [`STALL`].
+async fn stalled(progress: &Progress) {
+    loop {
+        let before = progress.0.load(Relaxed);
+        tokio::time::sleep(STALL).await;
+        if progress.0.load(Relaxed) == before {
+            return;
+        }
+    }
 }
 
 /// Ends when `shutdown` is true or its sender is gone.

@@ -10,7 +10,7 @@ use super::answer::{Answer, Fault, answer as any, text};
 use super::{Deps, HEARTBEAT, PATIENCE, within};
 use crate::metrics::collect::Live;
 use crate::metrics::exposition::Format;
-use crate::status::{Condition, ProcessStatus};
+use crate::status::{Condition, ProcessStatus, UpstreamStatus};
 
 pub(super) async fn answer<B>(deps: &Deps, request: &Request<B>) -> Answer {
     if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -49,17 +49,28 @@ async fn metrics(deps: &Deps, query: &str, format: Format) -> Answer {
         .flat_map(|(_, names)| names.split(',').map(str::to_owned).collect::<Vec<_>>())
         .filter(|name| !name.is_empty())
         .collect::<BTreeSet<_>>();
+    let only = Some(&only).filter(|only| !only.is_empty());
+    let body = scrape(deps, &process, &upstreams, only, format);
+    any(StatusCode::OK, format.content_type(), body)
+}
+
+/// The text of `/metrics`.
+pub(super) fn scrape(
+    deps: &Deps,
+    process: &ProcessStatus,
+    upstreams: &[UpstreamStatus],
+    only: Option<&BTreeSet<String>>,
+    format: Format,
+) -> String {
     let live = Live {
-        process: &process,
-        upstreams: &upstreams,
+        process,
+        upstreams,
         workers: &deps.facts.workers,
         reloads: &deps.reloads,
         dropped_lines: deps.journal.dropped_lines(),
     };
     let caps = deps.settings.borrow().caps;
-    let only = Some(&only).filter(|only| !only.is_empty());
-    let body = deps.collector.render(&live, caps, only, format);
-    any(StatusCode::OK, format.content_type(), body)
+    deps.collector.render(&live, caps, only, format)
 }
 
 async fn health(deps: &Deps) -> Answer {

@@ -307,6 +307,26 @@ fn events_are_paged_by_id() {
     );
     assert_eq!(ids("?after=000007"), is("", "000007", false));
     assert_eq!(ids("?after=ff&limit=1"), is("000001", "000001", true));
+    assert_eq!(ids("?since=1h&limit=1"), is("000007", "000007", false));
+    assert_eq!(ids("?since=2999-01-01T00:00:00Z").0, "");
+    // A live upstream that no event tells of is no slip, nor is a type that never came.
+    assert_eq!(ids("?upstream=a/b%20c&type=stopped").0, "");
+    for (query, hint) in [
+        ("?upstream=order", "did you mean `orders`?"),
+        ("?type=probe_faild", "did you mean `probe_failed`?"),
+        ("?since=yesterday", "1h, 90s"),
+        ("?upsteam=orders", "did you mean `upstream`?"),
+    ] {
+        for path in ["/api/v1/events", "/api/v1/events/stream"] {
+            let (code, body) = admin.get(&format!("{path}{query}"));
+            assert_eq!(
+                (code, &body["error"]),
+                (400, &json!("bad_query")),
+                "{query}"
+            );
+            assert!(body["hint"].as_str().unwrap().starts_with(hint), "{body}");
+        }
+    }
     admin.stop();
 }
 

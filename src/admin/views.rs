@@ -7,7 +7,9 @@ use serde_json::{Map, Value};
 
 use crate::config::diagnostic::Diagnostic;
 use crate::config::settings::Setting;
-use crate::status::{InstanceStatus, RegistryStatus, UpstreamStatus, UpstreamSummary};
+use crate::status::{
+    InstanceStatus, OverrideStatus, RegistryStatus, UpstreamStatus, UpstreamSummary,
+};
 
 /// Every answer that is no success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +92,94 @@ pub struct Host {
     pub cluster: Option<String>,
     /// Metadata.
     pub metadata: BTreeMap<String, String>,
+}
+
+/// `GET /api/v1/upstreams/{u}/history`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct History {
+    /// The upstream's own name.
+    pub upstream: String,
+    /// Length of a step.
+    pub step_s: u64,
+    /// The oldest first; fewer than asked for while the process is young.
+    pub points: Vec<Point>,
+}
+
+/// One step of a history.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Point {
+    /// Its end, RFC 3339.
+    pub at: String,
+    /// Requests that ended in it.
+    pub requests: u64,
+    /// Per second.
+    pub qps: f64,
+    /// Share of 5xx and of gRPC's server errors; `None` without requests.
+    pub error_ratio: Option<f64>,
+    /// Half of the requests took no longer; a bound of the histogram.
+    pub p50_ms: Option<f64>,
+    /// 99 of 100 took no longer.
+    pub p99_ms: Option<f64>,
+    /// Requests in flight at its end.
+    pub in_flight: u32,
+    /// Ejected instances at its end.
+    pub ejected: u16,
+    /// How many may be.
+    pub ejection_limit: u16,
+    /// Routable instances at its end.
+    pub instances: u16,
+}
+
+/// `GET /api/v1/services`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Services {
+    /// By name.
+    pub services: Vec<ServiceName>,
+    /// Registries that could not list theirs.
+    pub problems: Vec<String>,
+}
+
+/// A service that can be asked for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServiceName {
+    /// As its source calls it.
+    pub name: String,
+    /// A registry, or `static`.
+    pub source: String,
+    /// The upstream it is, if it was asked for already.
+    pub upstream: Option<String>,
+    /// How many instances it has, where that is known.
+    pub instances: Option<usize>,
+}
+
+/// `GET /api/v1/bundle`: everything support asks for. No secrets, no request data.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Bundle {
+    /// When it was made, RFC 3339.
+    pub made_at: String,
+    /// Version and commit.
+    pub version: String,
+    /// `GET /api/v1/status`.
+    pub status: crate::status::ProcessStatus,
+    /// Every upstream with its instances.
+    pub upstreams: Vec<UpstreamDetail>,
+    /// Histories, by upstream.
+    pub histories: Vec<History>,
+    /// Operators' orders.
+    pub overrides: Vec<OverrideStatus>,
+    /// The journal as far as it is kept.
+    pub events: Vec<Map<String, Value>>,
+    /// `/metrics`.
+    pub metrics: String,
+    /// `GET /api/v1/config`.
+    pub settings: Vec<Setting>,
+}
+
+/// `GET /api/v1/overrides`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Overrides {
+    /// By upstream and instance.
+    pub overrides: Vec<OverrideStatus>,
 }
 
 /// `GET /api/v1/registries`.

@@ -90,9 +90,19 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Whether another try may find what this one did not: somebody who listens, or control.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Refused(problem) => problem.error == "control_unavailable",
+            Self::Foreign { .. } | Self::Local(_) | Self::Output(_) | Self::Usage(_) => false,
+        }
+    }
+
     /// The exit code.
     pub fn code(&self) -> u8 {
         match self {
+            Self::Refused(problem) if problem.error.starts_with("bad_") => 2,
             Self::Foreign { .. } | Self::Local(_) | Self::Output(_) | Self::Refused(_) => 1,
             Self::Usage(_) => 2,
             Self::Unreachable { .. } => 6,
@@ -250,6 +260,21 @@ impl AdminClient {
             flag: self.place.flag,
             source,
         })
+    }
+
+    /// Waits, for commands that go on until somebody interrupts; whether that happened.
+    ///
+    /// # Errors
+    /// When interrupts cannot be had.
+    pub fn interrupted_within(&self, time: Duration) -> Result<bool, Failure> {
+        let waiting = async {
+            tokio::select! {
+                interrupt = tokio::signal::ctrl_c() => interrupt.map(|()| true),
+                () = tokio::time::sleep(time) => Ok(false),
+            }
+        };
+        let waited = self.runtime.block_on(waiting);
+        waited.map_err(|error| Failure::Local(format!("cannot wait for Ctrl-C: {error}")))
     }
 
     /// Waits, for commands that follow.

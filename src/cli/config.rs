@@ -107,7 +107,7 @@ fn show(
             out,
             &object!({"settings": settings, "ignored_variables": ignored}),
         )?,
-        Format::Table => {
+        Format::Table | Format::Wide => {
             for setting in settings.iter().filter(|s| !s.value.is_null()) {
                 let value = text(&setting.value);
                 if args.origin {
@@ -189,7 +189,7 @@ fn diff(
             out,
             &object!({"differences": found, "outranked": outranked}),
         )?,
-        Format::Table => print(&found, outranked, out)?,
+        Format::Table | Format::Wide => print(&found, outranked, out)?,
     }
     Ok(u8::from(args.exit_code && !found.is_empty()))
 }

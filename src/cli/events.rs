@@ -12,6 +12,8 @@ use crate::config::environment::Environment;
 
 /// Between two looks with `-f`.
 const STEP: Duration = Duration::from_millis(500);
+/// Between two tries of a process that is away.
+const AGAIN: Duration = Duration::from_secs(2);
 /// Old events shown before what follows.
 const BEFORE_FOLLOWING: usize = 10;
 
@@ -24,6 +26,9 @@ pub struct EventsArgs {
     /// Only events of this type, such as instance_ejected.
     #[arg(short, long = "type", value_name = "EVENT")]
     pub kind: Option<String>,
+    /// Only younger ones: 1h, or a time like 2026-01-02T03:04:05Z.
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
     /// Only the newest ones; without it all that are kept, with -f ten.
     #[arg(short = 'n', long = "lines", value_name = "N")]
     pub newest: Option<usize>,
@@ -58,14 +63,26 @@ fn show(
     let client = AdminClient::find(&args.connect, env)?;
     let newest = args
         .newest
-        .or_else(|| args.follow.then_some(BEFORE_FOLLOWING));
+        .or_else(|| (args.follow && args.since.is_none()).then_some(BEFORE_FOLLOWING));
     let mut after = newest.is_none().then(|| "0".to_owned());
     if newest == Some(0) {
         after = Some(page(&client, args, None, Some(1))?.next);
     }
+    let (mut seen, mut away) = (false, false);
     loop {
         let limit = newest.filter(|_| after.is_none());
-        let events = page(&client, args, after.as_deref(), limit)?;
+        let events = match page(&client, args, after.as_deref(), limit) {
+            Err(failure) if seen && args.follow && failure.may_pass() => {
+                if !away {
+                    writeln!(err, "outrigger: {failure}; trying again until it is back")?;
+                }
+                away = true;
+                client.pause(AGAIN);
+                continue;
+            }
+            answered => answered?,
+        };
+        (seen, away) = (true, false);
         if events.restarted && after.as_deref().is_some_and(|id| id != "0") {
             writeln!(err, "outrigger: the process has started anew")?;
         }
@@ -96,6 +113,7 @@ fn page(
         ("limit", limit.as_deref()),
         ("upstream", args.upstream.as_deref()),
         ("type", args.kind.as_deref()),
+        ("since", args.since.as_deref()),
     ] {
         if let Some(value) = value {
             query.append_pair(key, value);
@@ -110,7 +128,7 @@ fn line(out: &mut dyn Write, event: &Map<String, Value>, format: Format) -> Resu
             serde_json::to_writer(&mut *out, event).map_err(std::io::Error::from)?;
             Ok(out.write_all(b"\n")?)
         }
-        Format::Table => {
+        Format::Table | Format::Wide => {
             let of = |key: &str| event.get(key).and_then(Value::as_str).unwrap_or("-");
             let (at, name, text) = (of("ts"), of("event"), of("msg"));
             Ok(writeln!(out, "{at}  {name:<20} {text}")?)

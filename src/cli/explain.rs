@@ -7,6 +7,7 @@ use serde_json::json as value;
 
 use super::client::{AdminClient, ConnectArgs, Failure, segment};
 use super::output::{Format, ShowArgs, age, finish, json, sort_instances, upstream_state};
+use super::watch::{WatchArgs, watched};
 use crate::admin::views::UpstreamDetail;
 use crate::config::diagnostic::Code;
 use crate::config::environment::Environment;
@@ -23,6 +24,9 @@ pub struct ExplainArgs {
     /// How to print.
     #[command(flatten)]
     pub show: ShowArgs,
+    /// Whether to go on.
+    #[command(flatten)]
+    pub watch: WatchArgs,
 }
 
 /// Runs the command; returns the exit code.
@@ -71,7 +75,7 @@ fn code(args: &ExplainArgs, out: &mut dyn Write) -> Result<u8, Failure> {
                 &value!({"code": code.to_string(), "kind": kind, "text": text}),
             )?;
         }
-        Format::Table => writeln!(out, "{code} ({kind}): {}", code.explain())?,
+        Format::Table | Format::Wide => writeln!(out, "{code} ({kind}): {}", code.explain())?,
     }
     Ok(0)
 }
@@ -87,13 +91,15 @@ fn live(args: &ExplainArgs, env: &dyn Environment, out: &mut dyn Write) -> Resul
     if let Some(at) = address {
         path.push_str(&format!("/instances/{}", segment(at)));
     }
-    let answer = client.get(&path)?;
-    match (args.show.output, address) {
-        (Format::Json, _) => json(out, &answer)?,
-        (Format::Table, None) => upstream(client.read(&answer)?, out)?,
-        (Format::Table, Some(_)) => instance(&client.read(&answer)?, out)?,
-    }
-    Ok(0)
+    watched(&args.watch, &client, out, |out| {
+        let answer = client.get(&path)?;
+        match (args.show.output, address) {
+            (Format::Json, _) => json(out, &answer)?,
+            (Format::Table | Format::Wide, None) => upstream(client.read(&answer)?, out)?,
+            (Format::Table | Format::Wide, Some(_)) => instance(&client.read(&answer)?, out)?,
+        }
+        Ok(())
+    })
 }
 
 fn upstream(detail: UpstreamDetail, out: &mut dyn Write) -> io::Result<()> {

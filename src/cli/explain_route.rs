@@ -50,11 +50,13 @@ fn show(
         query.append_pair("header", header);
     }
     let answer = client.get(&format!("/api/v1/route?{}", query.finish()))?;
+    let route: RouteExplanation = client.read(&answer)?;
     match args.show.output {
         Format::Json => json(out, &answer)?,
-        Format::Table => print(&client.read(&answer)?, out)?,
+        Format::Table | Format::Wide => print(&route, out)?,
     }
-    Ok(0)
+    // A script may ask whether a request would be let through.
+    Ok(u8::from(route.refusal.is_some()))
 }
 
 fn print(route: &RouteExplanation, out: &mut dyn Write) -> std::io::Result<()> {

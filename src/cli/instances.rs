@@ -3,7 +3,8 @@
 use std::io::Write;
 
 use super::client::{AdminClient, ConnectArgs, Failure, segment};
-use super::output::{Format, ShowArgs, Table, finish, instance_rank, json, sort_instances};
+use super::output::{Format, ShowArgs, Table, dash, finish, instance_rank, json, sort_instances};
+use super::watch::{WatchArgs, watched};
 use crate::admin::views::Instances;
 use crate::config::environment::Environment;
 use crate::status::InstanceStatus;
@@ -19,6 +20,9 @@ pub struct InstancesArgs {
     /// How to print.
     #[command(flatten)]
     pub show: ShowArgs,
+    /// Whether to go on.
+    #[command(flatten)]
+    pub watch: WatchArgs,
 }
 
 /// Runs the command; returns the exit code.
@@ -35,40 +39,62 @@ pub fn run(
 fn show(args: &InstancesArgs, env: &dyn Environment, out: &mut dyn Write) -> Result<u8, Failure> {
     let client = AdminClient::find(&args.connect, env)?;
     let path = format!("/api/v1/upstreams/{}/instances", segment(&args.upstream));
-    let answer = client.get(&path)?;
-    match args.show.output {
-        Format::Json => json(out, &answer)?,
-        Format::Table => {
-            let list: Instances = client.read(&answer)?;
-            if list.instances.is_empty() {
-                writeln!(out, "{} has no instances", list.upstream)?;
-            } else {
-                table(list.instances).print(out, args.show.colour(env))?;
+    watched(&args.watch, &client, out, |out| {
+        let answer = client.get(&path)?;
+        match args.show.output {
+            Format::Json => json(out, &answer)?,
+            Format::Table | Format::Wide => {
+                let list: Instances = client.read(&answer)?;
+                if list.instances.is_empty() {
+                    writeln!(out, "{} has no instances", list.upstream)?;
+                } else {
+                    let wide = args.show.output == Format::Wide;
+                    table(list.instances, wide).print(out, args.show.colour(env))?;
+                }
             }
         }
-    }
-    Ok(0)
+        Ok(())
+    })
 }
 
 /// The worst first.
-pub(super) fn table(mut instances: Vec<InstanceStatus>) -> Table {
+pub(super) fn table(mut instances: Vec<InstanceStatus>, wide: bool) -> Table {
     sort_instances(&mut instances);
-    let head = ["INSTANCE", "STATE", "ERRORS", "QPS", "WEIGHT", "WHY"];
+    let mut head = vec!["INSTANCE", "STATE", "ERRORS", "QPS", "WEIGHT"];
+    if wide {
+        head.extend([
+            "CALLS",
+            "STREAK",
+            "IN FLIGHT",
+            "CONNS",
+            "EJECTED",
+            "NEXT PROBE",
+            "CLUSTER",
+        ]);
+    }
+    head.push("WHY");
     let mut table = Table::new(&head, 1);
     for instance in instances {
         let (_, tone) = instance_rank(&instance);
         let weight = instance.weight * instance.share;
-        table.row(
-            tone,
-            vec![
-                instance.instance,
-                instance.state,
-                format!("{:.1}%", instance.error_rate_pct),
-                format!("{:.1}", instance.qps),
-                format!("{}", (weight * 1000.0).round() / 1000.0),
-                instance.why,
-            ],
-        );
+        let mut row = vec![
+            instance.instance,
+            instance.state,
+            format!("{:.1}%", instance.error_rate_pct),
+            format!("{:.1}", instance.qps),
+            format!("{}", (weight * 1000.0).round() / 1000.0),
+        ];
+        if wide {
+            row.push(instance.requests.to_string());
+            row.push(format!("{}/{}", instance.streak, instance.streak_limit));
+            row.push(instance.in_flight.to_string());
+            row.push(instance.connections.to_string());
+            row.push(format!("{} times", instance.times_ejected));
+            row.push(dash(instance.next_probe_at.unwrap_or_default()));
+            row.push(dash(instance.cluster.unwrap_or_default()));
+        }
+        row.push(instance.why);
+        table.row(tone, row);
     }
     table
 }

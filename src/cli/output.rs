@@ -26,6 +26,8 @@ pub enum Format {
     /// For people.
     #[default]
     Table,
+    /// For people, with all columns.
+    Wide,
     /// For programs.
     Json,
 }
@@ -131,6 +133,15 @@ pub(super) fn paint(text: &str, tone: Tone) -> String {
         Tone::Good => 32,
     };
     format!("\u{1b}[{code}m{text}\u{1b}[0m")
+}
+
+/// A cell that is not empty.
+pub(super) fn dash(text: String) -> String {
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        text
+    }
 }
 
 /// `3h 2m`, `1.5s`.

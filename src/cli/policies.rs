@@ -107,7 +107,7 @@ fn list(
     };
     match args.show.output {
         Format::Json => json(out, &answer)?,
-        Format::Table => table(&found, out, args.show.colour(env))?,
+        Format::Table | Format::Wide => table(&found, out, args.show.colour(env))?,
     }
     Ok(0)
 }
@@ -189,7 +189,7 @@ fn explain(
     };
     match args.at.show.output {
         Format::Json => json(out, &answer)?,
-        Format::Table => print(&found, out)?,
+        Format::Table | Format::Wide => print(&found, out)?,
     }
     Ok(0)
 }

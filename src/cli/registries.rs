@@ -35,7 +35,7 @@ fn show(args: &RegistriesArgs, env: &dyn Environment, out: &mut dyn Write) -> Re
     let answer = client.get("/api/v1/registries")?;
     match args.show.output {
         Format::Json => json(out, &answer)?,
-        Format::Table => {
+        Format::Table | Format::Wide => {
             let mut list = client.read::<Registries>(&answer)?.registries;
             list.sort_by(|a, b| {
                 state(a)

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use super::client::{AdminClient, ConnectArgs, Failure};
 use super::output::{Format, ShowArgs, Tone, age, finish, json, paint, upstream_state};
 use super::upstreams;
+use super::watch::{WatchArgs, watched};
 use crate::config::environment::Environment;
 use crate::status::{ConfigStatus, ProcessStatus, RegistryStatus};
 
@@ -17,6 +18,9 @@ pub struct StatusArgs {
     /// How to print.
     #[command(flatten)]
     pub show: ShowArgs,
+    /// Whether to go on.
+    #[command(flatten)]
+    pub watch: WatchArgs,
 }
 
 /// Runs the command; returns the exit code.
@@ -32,12 +36,16 @@ pub fn run(
 
 fn show(args: &StatusArgs, env: &dyn Environment, out: &mut dyn Write) -> Result<u8, Failure> {
     let client = AdminClient::find(&args.connect, env)?;
-    let answer = client.get("/api/v1/status")?;
-    match args.show.output {
-        Format::Json => json(out, &answer)?,
-        Format::Table => print(&client.read(&answer)?, out, args.show.colour(env))?,
-    }
-    Ok(0)
+    watched(&args.watch, &client, out, |out| {
+        let answer = client.get("/api/v1/status")?;
+        match args.show.output {
+            Format::Json => json(out, &answer)?,
+            Format::Table | Format::Wide => {
+                print(&client.read(&answer)?, out, args.show.colour(env))?;
+            }
+        }
+        Ok(())
+    })
 }
 
 fn print(status: &ProcessStatus, out: &mut dyn Write, colour: bool) -> io::Result<()> {
@@ -92,7 +100,7 @@ fn print(status: &ProcessStatus, out: &mut dyn Write, colour: bool) -> io::Resul
         &format!("{all}, {} not wholly healthy:", worse.len()),
     )?;
     writeln!(out)?;
-    upstreams::table(worse).print(out, colour)
+    upstreams::table(worse, false).print(out, colour)
 }
 
 fn configuration(config: &ConfigStatus, out: &mut dyn Write) -> io::Result<()> {

@@ -85,6 +85,10 @@ fn json_is_what_the_api_says() {
     for (line, pointer) in [
         (["status", "-ojson"].as_slice(), "/version"),
         (&["upstreams", "-o", "json"], "/upstreams/0/name"),
+        (&["services", "-ojson"], "/services/0/name"),
+        (&["hosts", "orders", "-ojson"], "/hosts/0/ip"),
+        (&["overrides", "-ojson"], "/overrides"),
+        (&["bundle", "-"], "/events"),
         (&["instances", "orders", "-ojson"], "/instances/1/why"),
         (&["explain", "orders", "-ojson"], "/decisions"),
         (&["explain", "E-CFG-012", "-ojson"], "/text"),
@@ -203,6 +207,102 @@ fn events_are_listed_filtered_and_followed() {
     drop(seen);
     admin.event("instance_left", "orders");
     assert_eq!(follower.join().unwrap(), 0);
+    admin.stop();
+}
+
+#[test]
+fn a_follower_waits_for_a_process_that_is_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    let start = || {
+        let (control, handle, work) = FakeControl::new(vec![status::upstream("x", Vec::new())]);
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            runtime.unwrap().block_on(work);
+        });
+        Admin::with(control, handle, &Listen::Unix(path.clone()))
+    };
+    let at = format!("unix:{}", path.display());
+    let admin = start();
+    admin.event("stopped", "first");
+    let (lines, seen) = mpsc::channel();
+    let follower = std::thread::spawn(move || {
+        let line = ["outrigger", "events", "-f", "--admin", &at];
+        let cli = Cli::try_parse_from(line).unwrap();
+        let mut err = Vec::new();
+        let code = cli
+            .command
+            .run(&BTreeMap::new(), &mut Until(lines), &mut err);
+        (code, String::from_utf8(err).unwrap())
+    });
+    let mut shown = String::new();
+    while !shown.contains("stopped of first") {
+        shown.push_str(&seen.recv().unwrap());
+    }
+    admin.stop();
+    let admin = start();
+    admin.event("stopped", "second");
+    while !shown.contains("stopped of second") {
+        admin.event("stopped", "second");
+        shown.push_str(&seen.recv().unwrap());
+    }
+    drop(seen);
+    admin.event("stopped", "third");
+    let (code, err) = follower.join().unwrap();
+    assert_eq!(code, 0);
+    assert!(err.is_empty() || err.contains("trying again"), "{err}");
+    admin.stop();
+}
+
+#[test]
+fn services_hosts_and_wide_tables() {
+    let admin = Admin::start();
+    let at = admin.at.to_string();
+    admin.control.answers().names = vec![
+        (
+            "local".to_owned(),
+            Ok(vec![
+                ("orders".to_owned(), Some(2)),
+                ("users".to_owned(), Some(4)),
+            ]),
+        ),
+        ("far".to_owned(), Err("no answer in time".to_owned())),
+    ];
+    let (code, out, err) = outrigger(&at, &["services"]);
+    let rows: Vec<Vec<&str>> = out
+        .lines()
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    assert_eq!(code, 0, "{err}");
+    assert!(rows.contains(&vec!["orders", "local", "yes", "2"]), "{out}");
+    assert!(
+        rows.contains(&vec!["users", "local", "not", "yet", "4"]),
+        "{out}"
+    );
+    assert!(out.contains("registry far: no answer in time"), "{out}");
+    let (_, out, _) = outrigger(&at, &["services", "US*R"]);
+    assert!(out.contains("users") && !out.contains("orders"), "{out}");
+    let (_, out, _) = outrigger(&at, &["hosts", "orders"]);
+    assert!(
+        out.contains("10.0.0.1:80") && !out.contains("8080"),
+        "{out}"
+    );
+    let (_, out, _) = outrigger(&at, &["hosts", "orders", "--all"]);
+    assert!(out.contains("[::1]:8080"), "{out}");
+    let (_, out, _) = outrigger(&at, &["instances", "orders", "-owide"]);
+    assert!(
+        out.contains("NEXT PROBE") && out.contains("1 times"),
+        "{out}"
+    );
+    let (_, out, _) = outrigger(&at, &["upstreams", "-o", "wide"]);
+    assert!(
+        out.contains("policies/default.yaml:4") && out.contains("1 ejected"),
+        "{out}"
+    );
+    admin.control.answers().route.refusal = Some("404 no_route: no".to_owned());
+    assert_eq!(outrigger(&at, &["explain-route", "http://x/"]).0, 1);
+    let (code, _, err) = outrigger(&at, &["events", "--type", "eject"]);
+    assert!(code == 2 && err.contains("no event is called"), "{err}");
     admin.stop();
 }
 

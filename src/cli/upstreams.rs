@@ -3,7 +3,8 @@
 use std::io::Write;
 
 use super::client::{AdminClient, ConnectArgs, Failure};
-use super::output::{Format, ShowArgs, Table, age, finish, json, upstream_state};
+use super::output::{Format, ShowArgs, Table, age, dash, finish, json, upstream_state};
+use super::watch::{WatchArgs, watched};
 use crate::admin::views::Upstreams;
 use crate::config::environment::Environment;
 use crate::status::UpstreamSummary;
@@ -17,6 +18,9 @@ pub struct UpstreamsArgs {
     /// How to print.
     #[command(flatten)]
     pub show: ShowArgs,
+    /// Whether to go on.
+    #[command(flatten)]
+    pub watch: WatchArgs,
 }
 
 /// Runs the command; returns the exit code.
@@ -32,51 +36,65 @@ pub fn run(
 
 fn show(args: &UpstreamsArgs, env: &dyn Environment, out: &mut dyn Write) -> Result<u8, Failure> {
     let client = AdminClient::find(&args.connect, env)?;
-    let answer = client.get("/api/v1/upstreams")?;
-    match args.show.output {
-        Format::Json => json(out, &answer)?,
-        Format::Table => {
-            let list: Upstreams = client.read(&answer)?;
-            if list.upstreams.is_empty() {
-                writeln!(
-                    out,
-                    "no upstreams yet; discovered ones come with their first request"
-                )?;
-            } else {
-                table(list.upstreams).print(out, args.show.colour(env))?;
+    watched(&args.watch, &client, out, |out| {
+        let answer = client.get("/api/v1/upstreams")?;
+        match args.show.output {
+            Format::Json => json(out, &answer)?,
+            Format::Table | Format::Wide => {
+                let list: Upstreams = client.read(&answer)?;
+                if list.upstreams.is_empty() {
+                    writeln!(
+                        out,
+                        "no upstreams yet; discovered ones come with their first request"
+                    )?;
+                } else {
+                    let wide = args.show.output == Format::Wide;
+                    table(list.upstreams, wide).print(out, args.show.colour(env))?;
+                }
             }
         }
-    }
-    Ok(0)
+        Ok(())
+    })
 }
 
 /// The worst first.
-pub(super) fn table(mut upstreams: Vec<UpstreamSummary>) -> Table {
+pub(super) fn table(mut upstreams: Vec<UpstreamSummary>, wide: bool) -> Table {
     upstreams.sort_by(|a, b| {
         let rank = upstream_state(a).0.cmp(&upstream_state(b).0);
         rank.then_with(|| a.name.cmp(&b.name))
     });
-    let head = [
-        "UPSTREAM", "STATE", "USABLE", "EJECTED", "POLICY", "MODE", "SOURCE", "AGE", "NOTE",
+    let mut head = vec![
+        "UPSTREAM", "STATE", "USABLE", "EJECTED", "POLICY", "MODE", "SOURCE", "AGE",
     ];
+    if wide {
+        head.extend(["POLICY AT", "ROUTABLE", "ALSO CALLED", "STATES"]);
+    }
+    head.push("NOTE");
     let mut table = Table::new(&head, 1);
     for upstream in upstreams {
         let (_, tone, state) = upstream_state(&upstream);
         let note = note(&upstream);
-        table.row(
-            tone,
-            vec![
-                upstream.name,
-                state.to_owned(),
-                format!("{}/{}", upstream.selectable, upstream.listed),
-                format!("{}/{}", upstream.ejected, upstream.ejection_limit),
-                upstream.policy,
-                upstream.mode,
-                upstream.source,
-                upstream.age_s.map_or_else(|| "-".to_owned(), age),
-                note,
-            ],
-        );
+        let called = [upstream.aliases.as_slice(), &upstream.hosts].concat();
+        let states = upstream.states.iter().filter(|(_, n)| **n > 0);
+        let states: Vec<String> = states.map(|(state, n)| format!("{n} {state}")).collect();
+        let mut row = vec![
+            upstream.name,
+            state.to_owned(),
+            format!("{}/{}", upstream.selectable, upstream.listed),
+            format!("{}/{}", upstream.ejected, upstream.ejection_limit),
+            upstream.policy,
+            upstream.mode,
+            upstream.source,
+            upstream.age_s.map_or_else(|| "-".to_owned(), age),
+        ];
+        if wide {
+            row.push(upstream.policy_at);
+            row.push(upstream.routable.to_string());
+            row.push(dash(called.join(",")));
+            row.push(dash(states.join(", ")));
+        }
+        row.push(note);
+        table.row(tone, row);
     }
     table
 }

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::Question;
 use super::plane::Plane;
+use super::sources::LiveRegistry;
 use crate::config::types::RegistryKind;
 use crate::outlier::driver::Command;
 use crate::router::{self, Authority};
@@ -21,6 +22,18 @@ use crate::worker::DrainPhase;
 impl Plane {
     pub(super) fn answer(&mut self, question: Question) {
         match question {
+            Question::ClearOverride(id, signed, reply) => self.clear_override(id, signed, reply),
+            Question::Order(order, reply) => self.order(*order, reply),
+            Question::Names(reply) => {
+                let lists: Vec<_> = self.registries.iter().map(LiveRegistry::list).collect();
+                tokio::spawn(async move {
+                    let mut all = Vec::new();
+                    for list in lists {
+                        all.push(list.await);
+                    }
+                    let _gone = reply.send(all);
+                });
+            }
             Question::Process(reply) => {
                 let mut status = self.process_status();
                 let views = self.ask_drivers(None);

@@ -2,6 +2,7 @@
 //! request, dropped after a long time without one.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -121,7 +122,8 @@ impl Plane {
         let before = self.upstreams.len();
         self.upstreams.retain(|_, live| {
             let last = live.upstream.last_request().max(live.since);
-            !live.discovered || now.since(last) < FORGET_AFTER
+            let ordered = live.overrides.load(Relaxed) > 0;
+            !live.discovered || ordered || now.since(last) < FORGET_AFTER
         });
         if self.upstreams.len() != before {
             self.publish();

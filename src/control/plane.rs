@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
@@ -89,6 +90,8 @@ pub(super) struct LiveUpstream {
     pub(super) key: SourceKey,
     pub(super) policy: Arc<Policy>,
     pub(super) commands: mpsc::Sender<Command>,
+    /// Overrides in force: such an upstream is not forgotten.
+    pub(super) overrides: Arc<AtomicUsize>,
 }
 
 /// What reloads came to.
@@ -130,6 +133,7 @@ pub struct Plane {
     pub(super) listeners: BTreeMap<String, Vec<String>>,
     pub(super) drain: watch::Receiver<DrainPhase>,
     seed: u64,
+    pub(super) last_override: u64,
 }
 
 impl Plane {
@@ -171,6 +175,7 @@ impl Plane {
             listeners: start.listeners,
             drain: start.drain,
             seed: start.seed,
+            last_override: 0,
         };
         plane.registries.apply(&plane.config, &plane.embedded);
         plane.tell_rejected_policies();
@@ -288,6 +293,7 @@ impl Plane {
             .seed
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
+        let overrides = Arc::new(AtomicUsize::new(0));
         let driver = Driver::new(DriverStart {
             upstream: Arc::clone(&upstream),
             service: Arc::clone(service),
@@ -298,6 +304,7 @@ impl Plane {
             clock: self.clock,
             journal: self.journal.clone(),
             seed: self.seed,
+            overrides: Arc::clone(&overrides),
         });
         tokio::spawn(driver.run(queue));
         let live = LiveUpstream {
@@ -308,6 +315,7 @@ impl Plane {
             key,
             policy,
             commands,
+            overrides,
         };
         self.upstreams.insert(Arc::clone(name), live);
     }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::ListedNames;
 use super::events::JournalEvents;
 use crate::clock::Clock;
 use crate::config::environment::ProcessEnvironment;
@@ -14,7 +16,10 @@ use crate::discovery::{self, Deps, RegistryHandle, ServiceQuery, ServiceView};
 use crate::endpoint::EndpointSet;
 use crate::journal::Journal;
 use crate::outlier::driver::EndpointSource;
-use crate::registry::EmbeddedRegistry;
+use crate::registry::{EmbeddedRegistry, ServiceKey};
+
+/// How long a registry may take to list its services for somebody who asks.
+const LIST_PATIENCE: Duration = Duration::from_secs(3);
 
 /// A registry that runs.
 #[derive(Debug)]
@@ -22,6 +27,32 @@ pub(super) struct LiveRegistry {
     config: Registry,
     pub(super) handle: RegistryHandle,
     embedded: Option<EmbeddedRegistry>,
+}
+
+impl LiveRegistry {
+    /// Its services, read now. The embedded one counts their instances too.
+    pub(super) fn list(&self) -> impl Future<Output = ListedNames> + Send + use<> {
+        let (handle, embedded) = (self.handle.clone(), self.embedded.clone());
+        async move {
+            let names = handle.names();
+            let answered = tokio::time::timeout(LIST_PATIENCE, handle.refresh_names()).await;
+            let view = names.borrow().clone();
+            let count = |name: &Arc<str>| {
+                let key = ServiceKey::new(None, None, name).ok()?;
+                Some(embedded.as_ref()?.endpoints(&key, &[]).len())
+            };
+            let listed = match (view.names, view.error) {
+                (Some(names), _) => {
+                    let all = names.iter().map(|name| (name.to_string(), count(name)));
+                    Ok(all.collect())
+                }
+                (None, Some(error)) => Err(error.to_string()),
+                (None, None) if answered.is_err() => Err("no answer in time".to_owned()),
+                (None, None) => Err("no answer yet".to_owned()),
+            };
+            (handle.name().to_string(), listed)
+        }
+    }
 }
 
 /// All registries of the configuration.

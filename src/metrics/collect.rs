@@ -138,6 +138,11 @@ impl Collector {
         for registry in &live.process.registries {
             put_registry(&mut sheet, registry);
         }
+        for kind in names::OVERRIDE_KINDS {
+            let all = live.upstreams.iter().flat_map(|u| &u.overrides);
+            let count = all.filter(|o| o.kind == kind).count();
+            sheet.set(&names::OVERRIDES, &[kind], Sample::count(count as u64));
+        }
         configuration(&mut sheet, live);
         let version = &*live.process.version;
         sheet.set(&names::BUILD_INFO, &[version, COMMIT], Sample::flag(true));

@@ -129,6 +129,8 @@ families! {
         "Step k of the probe schedule; only while ejected.";
     EJECTION_DURATION = Histogram "outrigger_ejection_duration_seconds" ["upstream"]
         "Length of ended ejections.";
+    OVERRIDES = Gauge "outrigger_overrides" ["kind"]
+        "Operators' orders in force.";
     REGISTRY_UP = Gauge "outrigger_registry_up" ["registry"]
         "1 while the registry answers.";
     REGISTRY_STALE = Gauge "outrigger_registry_stale" ["registry"]
@@ -185,6 +187,9 @@ pub const STATES: [&str; 6] = [
     "draining",
     "disabled",
 ];
+
+/// Orders of operators that last.
+pub const OVERRIDE_KINDS: [&str; 3] = ["eject", "hold", "disable"];
 
 /// Names of the gRPC codes 0-16 as the label `code` has them; the last one for all above.
 pub const GRPC_NAMES: [&str; super::cells::GRPC_CODES] = [

@@ -2,17 +2,20 @@
 //! the only file of `outlier` with tokio. It feeds the detector with endpoints, outcomes and checks,
 //! carries out what it decides, and tells why.
 //! Read on: `driver/feed.rs` (what goes in), `driver/carry_out.rs` (what comes out),
-//! `driver/publish.rs` (the snapshot), `driver/report.rs` (events), `driver/view.rs` (status).
+//! `driver/publish.rs` (the snapshot), `driver/orders.rs` (operators), `driver/report.rs` (events),
+//! `driver/view.rs` (status).
 
 mod carry_out;
 mod checks;
 mod feed;
+mod orders;
 mod publish;
 mod report;
 mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -26,9 +29,11 @@ use crate::endpoint::{Address, Endpoint};
 use crate::health::checker::Verdict;
 use crate::health::counter::HealthCounter;
 use crate::journal::Journal;
+use crate::outlier::book::{Book, Order, Signed};
+use crate::outlier::detector::Refusal;
 use crate::outlier::policy::Policy;
 use crate::outlier::{Detector, Input, Jitter, LeaseId, UpstreamFacts};
-use crate::status::{Decisions, UpstreamStatus};
+use crate::status::{Decisions, OverrideDone, OverrideRefused, UpstreamStatus};
 use crate::upstream::Upstream;
 
 /// Jitter of probe intervals: up to this many per cent are added.
@@ -43,6 +48,17 @@ pub enum Command {
     Settings(Box<DriverSettings>),
     /// How things stand.
     View(oneshot::Sender<UpstreamStatus>),
+    /// An operator's order.
+    Override(
+        Box<Order>,
+        oneshot::Sender<Result<OverrideDone, OverrideRefused>>,
+    ),
+    /// The end of an order, by its number; `None` when it is not one of this upstream.
+    ClearOverride(
+        u64,
+        Signed,
+        oneshot::Sender<Option<Result<OverrideDone, OverrideRefused>>>,
+    ),
 }
 
 /// The settings of one upstream.
@@ -92,6 +108,8 @@ pub struct DriverStart {
     pub journal: Journal,
     /// Of all jitter.
     pub seed: u64,
+    /// Kept at the number of overrides in force.
+    pub overrides: Arc<AtomicUsize>,
 }
 
 /// An endpoint with our live object and what checks say.
@@ -174,6 +192,14 @@ pub struct Driver {
     last_request: Timestamp,
     active_until: Timestamp,
     suppressed: report::SuppressedLog,
+    book: Book,
+    overrides: Arc<AtomicUsize>,
+    /// Who gave the order that is carried out now.
+    signing: Option<Signed>,
+    /// What the detector says of it.
+    order_answer: Option<Result<(), Refusal>>,
+    /// Whose overrides ended at the latest look into the book.
+    ended_now: Vec<Address>,
     publish_due: bool,
     /// When the youngest ramp ends and the snapshot can forget it.
     ramp_ends: Option<Timestamp>,
@@ -207,6 +233,11 @@ impl Driver {
             last_request: Timestamp::ZERO,
             active_until: Timestamp::ZERO,
             suppressed: report::SuppressedLog::default(),
+            book: Book::default(),
+            overrides: start.overrides,
+            signing: None,
+            order_answer: None,
+            ended_now: Vec::new(),
             publish_due: true,
             ramp_ends: None,
             checked: mpsc::channel(256),
@@ -234,6 +265,14 @@ impl Driver {
                         self.feed();
                         // Whoever asked may have left.
                         let _gone = reply.send(self.view());
+                    }
+                    Some(Command::Override(order, reply)) => {
+                        self.feed();
+                        let _gone = reply.send(self.order(&order));
+                    }
+                    Some(Command::ClearOverride(id, signed, reply)) => {
+                        self.feed();
+                        let _gone = reply.send(self.clear_override(id, signed));
                     }
                     None => return self.retire(),
                 },
@@ -275,7 +314,8 @@ impl Driver {
                 return Some(now);
             }
         }
-        [self.detector.next_deadline(), feeding, self.ramp_ends]
+        let detector = self.detector.next_deadline();
+        [detector, feeding, self.ramp_ends, self.book.next_end()]
             .into_iter()
             .flatten()
             .min()
@@ -310,6 +350,7 @@ impl Driver {
 
     /// The upstream is no more: requests in flight end as they may.
     fn retire(mut self) {
+        self.close_book();
         for member in self.members.values() {
             member
                 .instance

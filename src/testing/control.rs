@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
 use super::status;
-use crate::control::{ControlHandle, Question};
-use crate::status::{ProcessStatus, RouteExplanation, UpstreamStatus};
+use crate::control::{ControlHandle, ListedNames, Question};
+use crate::status::{
+    OverrideDone, OverrideRefused, ProcessStatus, RouteExplanation, UpstreamStatus,
+};
 
 /// What the fake answers.
 #[derive(Clone, Debug)]
@@ -17,6 +19,10 @@ pub struct Answers {
     pub upstreams: Vec<UpstreamStatus>,
     /// To any route question.
     pub route: RouteExplanation,
+    /// What registries list.
+    pub names: Vec<ListedNames>,
+    /// To any order.
+    pub order: Option<Result<OverrideDone, OverrideRefused>>,
 }
 
 /// The fake; clones are the same one.
@@ -36,6 +42,8 @@ impl FakeControl {
             process: status::process(),
             upstreams,
             route: status::route(),
+            names: Vec::new(),
+            order: None,
         };
         let fake = Self {
             answers: Arc::new(Mutex::new(answers)),
@@ -55,6 +63,15 @@ impl FakeControl {
             let answers = self.answers().clone();
             // Who asked may be gone.
             match question {
+                Question::ClearOverride(.., reply) => {
+                    let _gone = reply.send(None);
+                }
+                Question::Order(_, reply) => {
+                    let _gone = reply.send(answers.order);
+                }
+                Question::Names(reply) => {
+                    let _gone = reply.send(answers.names);
+                }
                 Question::Process(reply) => {
                     let mut process = answers.process;
                     process.upstreams = answers.upstreams.into_iter().map(|u| u.summary).collect();

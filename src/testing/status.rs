@@ -99,6 +99,7 @@ pub fn upstream(name: &str, instances: Vec<InstanceStatus>) -> UpstreamStatus {
         instances,
         decisions: Decisions::default(),
         counters: crate::metrics::cells::UpstreamReading::default(),
+        overrides: Vec::new(),
     }
 }
 
@@ -108,6 +109,7 @@ pub fn instance(address: &str) -> InstanceStatus {
         instance: address.to_owned(),
         state: "healthy".to_owned(),
         why: format!("{address} is healthy: 0.0% errors in 10s (0 of 80, 8.0 qps)"),
+        overrides: Vec::new(),
         weight: 1.0,
         share: 1.0,
         registry_healthy: true,

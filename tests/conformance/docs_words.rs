@@ -74,6 +74,8 @@ fn every_event_is_explained() {
     }
     assert!(events.len() > 15, "{events:?}");
     for event in events {
+        let named = outrigger::journal::EVENTS.contains(&event);
+        assert!(named, "the event `{event}` is not in journal::EVENTS");
         let known = explained.contains(&format!("| `{event}` |"));
         assert!(known, "the event `{event}` is not in docs/events.md");
     }

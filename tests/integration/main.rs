@@ -1,6 +1,8 @@
 //! Integration tests.
 
 #[cfg(test)]
+mod admin;
+#[cfg(test)]
 mod cases;
 #[cfg(test)]
 mod config_cli;

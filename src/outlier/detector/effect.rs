@@ -337,7 +337,11 @@ labels! {
         LastInstance => "last_instance",
         /// No such instance.
         Unknown => "unknown",
+        /// `enable` finds no `disable` to end.
+        NotDisabled => "not_disabled",
         /// It is not in a state that the command could end.
         NotEjected => "not_ejected",
+        /// There is no `hold` to end.
+        NotHeld => "not_held",
     }
 }

@@ -184,6 +184,8 @@ pub enum OverrideKind {
     Eject,
     /// Never eject it automatically.
     Hold,
+    /// End `hold`.
+    Release,
     /// Put it back now.
     Restore,
 }

@@ -1,5 +1,6 @@
-//! What an operator orders: eject, restore, hold, disable, enable, clear. An order obeys the rule
-//! that somebody stays in, forced or not; only the cap can be forced. Orders end at their time.
+//! What an operator orders: eject, restore, hold, release, disable, enable, clear. An ejection obeys
+//! the rule that somebody stays in, forced or not; only the cap can be forced, and the end of the last
+//! instance by `disable`. Orders end at their time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +28,8 @@ impl Detector {
             OverrideKind::Eject => self.eject_by_operator(address, until, force),
             OverrideKind::Restore => self.restore_by_operator(address),
             OverrideKind::Hold => self.hold(address, Pin { until }),
-            OverrideKind::Disable => self.disable(address, Pin { until }),
+            OverrideKind::Release => self.end_hold(address),
+            OverrideKind::Disable => self.disable(address, Pin { until }, force),
             OverrideKind::Enable => self.enable(address),
             OverrideKind::Clear => self.clear(address),
         };
@@ -156,8 +158,18 @@ impl Detector {
         Ok(())
     }
 
-    /// Out of n, whatever the registry says; known by address, so also for one that is away.
-    fn disable(&mut self, address: &Address, pin: Pin) -> Result<(), Refusal> {
+    fn end_hold(&mut self, address: &Address) -> Result<(), Refusal> {
+        self.holds.remove(address).ok_or(Refusal::NotHeld)?;
+        Ok(())
+    }
+
+    /// Out of n, whatever the registry says; known by address, so also for one that is away. It may
+    /// empty the upstream only by force.
+    fn disable(&mut self, address: &Address, pin: Pin, force: bool) -> Result<(), Refusal> {
+        let routable = self.instances.get(address).is_some_and(|i| i.routable);
+        if routable && !force && Tally::in_fact(&self.instances).n == 1 {
+            return Err(Refusal::LastInstance);
+        }
         self.disabled.insert(address.clone(), pin);
         self.set_routable(address, false);
         self.recount();
@@ -165,7 +177,7 @@ impl Detector {
     }
 
     fn enable(&mut self, address: &Address) -> Result<(), Refusal> {
-        self.disabled.remove(address).ok_or(Refusal::Unknown)?;
+        self.disabled.remove(address).ok_or(Refusal::NotDisabled)?;
         if let Some(offered) = self.instances.get(address).map(|instance| instance.offered) {
             self.set_routable(address, offered);
             self.recount();

@@ -146,6 +146,12 @@ impl Detector {
         Some((state_of(instance), disabled, instance.ramp_start))
     }
 
+    /// Whether an operator's `hold` and `disable` are in force, also for an address that is away.
+    pub fn pins(&self, address: &Address) -> (bool, bool) {
+        let held = self.holds.contains_key(address);
+        (held, self.disabled.contains_key(address))
+    }
+
     /// All live instances, by id.
     pub fn instances(&self) -> impl Iterator<Item = InstanceView> {
         self.instances

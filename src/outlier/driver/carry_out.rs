@@ -15,6 +15,7 @@ impl Driver {
     /// Everything that is decided, then the snapshot if it changed.
     pub(super) fn carry_out(&mut self) {
         self.apply_effects();
+        self.settle_book();
         if self.publish_due {
             self.publish();
         }
@@ -48,11 +49,15 @@ impl Driver {
             }
             Effect::OfferTrial { .. } | Effect::WithdrawOffer { .. } => self.publish_due = true,
             Effect::LastResort { on } => self.last_resort = *on,
-            Effect::OverrideSet { .. } | Effect::OverrideExpired { .. } => self.publish_due = true,
+            Effect::OverrideSet { .. } => {
+                self.order_answer = Some(Ok(()));
+                self.publish_due = true;
+            }
+            Effect::OverrideRefused { refusal, .. } => self.order_answer = Some(Err(*refusal)),
+            Effect::OverrideExpired { .. } => self.publish_due = true,
             Effect::CapZero(_)
             | Effect::CorrelatedFailure { .. }
             | Effect::InstanceLeft { .. }
-            | Effect::OverrideRefused { .. }
             | Effect::Stale { .. }
             | Effect::Suppress(_)
             | Effect::TrialFailed(_)

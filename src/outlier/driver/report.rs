@@ -9,7 +9,8 @@ use super::{Driver, Story};
 use crate::clock::{self, Timestamp};
 use crate::endpoint::Address;
 use crate::outlier::detector::{
-    Effect, Ejected, Evidence, Numbers, Restored, Suppressed, TrialFailed, TrialKind, Trigger,
+    Effect, Ejected, Evidence, Numbers, Restored, RestoredBy, Suppressed, TrialFailed, TrialKind,
+    Trigger,
 };
 use crate::outlier::policy::Mode;
 
@@ -75,7 +76,7 @@ pub(super) fn report(driver: &mut Driver, effect: &Effect) {
     }
 }
 
-fn emit(
+pub(super) fn emit(
     driver: &Driver,
     event: &'static str,
     instance: Option<&Address>,
@@ -113,9 +114,20 @@ fn ejection(driver: &mut Driver, event: &'static str, ejected: &Ejected) {
     fields.push(("k", json!(k)));
     fields.push(("next_probe_at", wall(driver, *next_trial)));
     fields.push(("times_ejected", json!(times_ejected)));
-    fields.push(("actor", json!(actor(*trigger))));
+    let signed = driver
+        .signing
+        .as_ref()
+        .filter(|_| *trigger == Trigger::Operator);
+    fields.push((
+        "actor",
+        json!(signed.map_or_else(|| actor(*trigger), |s| s.actor.as_str())),
+    ));
+    fields.push(("note", json!(signed.and_then(|s| s.note.as_deref()))));
     let name = &driver.upstream.name;
-    let why = because(*trigger, evidence);
+    let mut why = because(*trigger, evidence);
+    if let Some(signed) = signed {
+        why = format!("ordered{}", super::orders::by(signed));
+    }
     let name = name.clone();
     if let Some(member) = driver.members.get_mut(address) {
         member.story = Story {
@@ -140,7 +152,7 @@ fn ejection(driver: &mut Driver, event: &'static str, ejected: &Ejected) {
     emit(driver, event, Some(address), fields, msg);
 }
 
-fn restore(driver: &Driver, event: &'static str, restored: &Restored) {
+fn restore(driver: &mut Driver, event: &'static str, restored: &Restored) {
     let Restored {
         address,
         restored_by,
@@ -156,6 +168,15 @@ fn restore(driver: &Driver, event: &'static str, restored: &Restored) {
     fields.push(("k", json!(k)));
     fields.push(("k_remembered", json!(remembered)));
     fields.push(("ramp_s", json!(ramp.as_secs_f64())));
+    driver.book.note_end(address, *restored_by);
+    let driver = &*driver;
+    let signed = driver
+        .signing
+        .as_ref()
+        .filter(|_| *restored_by == RestoredBy::Operator);
+    fields.push(("actor", json!(signed.map(|s| &s.actor))));
+    fields.push(("note", json!(signed.and_then(|s| s.note.as_ref()))));
+    let by = signed.map_or_else(String::new, super::orders::by);
     let name = &driver.upstream.name;
     let would = if event == "would_restore" {
         "would return"
@@ -163,7 +184,7 @@ fn restore(driver: &Driver, event: &'static str, restored: &Restored) {
         "returned"
     };
     let msg = format!(
-        "{address} {would} to {name} after {} ({}); full traffic in {}",
+        "{address} {would} to {name} after {} ({}{by}); full traffic in {}",
         seconds(*ejected_for),
         restored_by.as_str(),
         seconds(*ramp)
@@ -252,7 +273,7 @@ fn trial_failed(driver: &mut Driver, failed: &TrialFailed) {
     emit(driver, "probe_failed", Some(address), fields, msg);
 }
 
-fn numbers_fields(numbers: &Numbers) -> Fields {
+pub(super) fn numbers_fields(numbers: &Numbers) -> Fields {
     vec![
         ("policy", json!(&*numbers.policy)),
         ("policy_at", json!(&*numbers.origin)),
@@ -352,6 +373,15 @@ pub(super) fn seconds(duration: Duration) -> String {
         return format!("{}s", ms / 1000);
     }
     format!("{:.1}s", duration.as_secs_f64())
+}
+
+/// A long duration for people: `45s`, `9m 58s`, `23h 59m`.
+pub(super) fn span(duration: Duration) -> String {
+    if duration < Duration::from_secs(60) {
+        return seconds(duration);
+    }
+    let text = humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string();
+    text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
 /// Errors by kind, for status.

@@ -7,10 +7,12 @@ use super::publish::{passes, state_label};
 use super::{Driver, Member, report};
 use crate::clock::{self, Timestamp};
 use crate::discovery::{Held, HoldCause};
+use crate::endpoint::Address;
 use crate::endpoint::selectable::Availability;
 use crate::outlier::OutcomeClass;
+use crate::outlier::book::Lasting;
 use crate::outlier::detector::{InstanceView, StateView};
-use crate::status::{InstanceStatus, UpstreamStatus, UpstreamSummary};
+use crate::status::{InstanceStatus, OverrideStatus, UpstreamStatus, UpstreamSummary};
 
 /// What instances can be called, for counts that show zeros too.
 const STATES: [&str; 6] = [
@@ -45,6 +47,7 @@ impl Driver {
             instances,
             decisions: self.decisions.clone(),
             counters: self.upstream.cells.read(),
+            overrides: self.override_statuses(),
         }
     }
 
@@ -100,7 +103,8 @@ impl Driver {
         InstanceStatus {
             instance: view.address.to_string(),
             state: state.to_owned(),
-            why: self.why(member, view, state),
+            why: self.why_and_hold(member, view, state),
+            overrides: self.overrides_of(&view.address),
             weight: f64::from(member.endpoint.weight.thousandths()) / 1000.0,
             share: f64::from(view.share_bp) / 10_000.0,
             registry_healthy: member.endpoint.healthy,
@@ -154,6 +158,22 @@ impl Driver {
         )
     }
 
+    /// The whole story, and who keeps it from being ejected.
+    fn why_and_hold(&self, member: &Member, view: &InstanceView, state: &str) -> String {
+        let why = self.why(member, view, state);
+        if !view.held {
+            return why;
+        }
+        let hold = self.override_words(&view.address, Lasting::Hold);
+        format!("{why}; held in{hold}")
+    }
+
+    fn overrides_of(&self, address: &Address) -> Vec<OverrideStatus> {
+        let mut all = self.override_statuses();
+        all.retain(|o| o.instance == address.as_str());
+        all
+    }
+
     /// The whole story in one sentence.
     fn why(&self, member: &Member, view: &InstanceView, state: &str) -> String {
         let evidence = &view.evidence;
@@ -168,7 +188,10 @@ impl Driver {
             evidence.sample
         );
         match (state, view.state) {
-            ("disabled", _) if view.disabled => "an operator disabled it".to_owned(),
+            ("disabled", _) if view.disabled => format!(
+                "disabled{}",
+                self.override_words(&view.address, Lasting::Disable)
+            ),
             ("disabled", _) if !member.endpoint.enabled => "disabled in the registry".to_owned(),
             ("disabled", _) => "weight 0 in the registry".to_owned(),
             ("draining", _) => "draining in the registry".to_owned(),
@@ -213,7 +236,12 @@ impl Driver {
                 };
                 format!("{verb} {since} ago: {because}; {probe}step k={k}, {next}")
             }
-            (_, StateView::EjectedByOperator { .. }) => "an operator ejected it".to_owned(),
+            (_, StateView::EjectedByOperator { at, forced, .. }) => {
+                let since = report::span(self.clock.now().since(at));
+                let beside = if forced { " beside the cap" } else { "" };
+                let order = self.override_words(&view.address, Lasting::Eject);
+                format!("ejected{beside} {since} ago{order}")
+            }
             (_, StateView::In) if view.suppressed.is_some() => {
                 let cause = view.suppressed.map_or("", |cause| cause.as_str());
                 format!("abnormal but stays ({cause}): {rate}")
@@ -232,7 +260,7 @@ impl Driver {
         }
     }
 
-    fn wall(&self, at: Timestamp) -> SystemTime {
+    pub(super) fn wall(&self, at: Timestamp) -> SystemTime {
         let now = self.clock.now();
         let wall = clock::wall_now();
         if at >= now {

@@ -236,7 +236,7 @@ impl Model {
             OverrideKind::Eject => {
                 self.trials.remove(address);
             }
-            OverrideKind::Hold | OverrideKind::Restore => {}
+            OverrideKind::Hold | OverrideKind::Release | OverrideKind::Restore => {}
         }
     }
 

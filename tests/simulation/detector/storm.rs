@@ -276,6 +276,7 @@ impl Storm {
             OverrideKind::Eject,
             OverrideKind::Restore,
             OverrideKind::Hold,
+            OverrideKind::Release,
             OverrideKind::Disable,
             OverrideKind::Enable,
             OverrideKind::Clear,
