@@ -12,3 +12,5 @@ mod discovery;
 mod harness;
 #[cfg(test)]
 mod registry;
+#[cfg(test)]
+mod reload;
