@@ -11,6 +11,10 @@ mod discovery;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod lifecycle;
+#[cfg(test)]
 mod registry;
 #[cfg(test)]
 mod reload;
+#[cfg(test)]
+mod state;
