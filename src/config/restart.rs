@@ -7,13 +7,14 @@ use std::sync::Arc;
 use super::types::{Config, Listen, RegistryKind};
 
 /// The keys that need a restart; `*` stands for a name.
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 7] = [
     "listen",
     "workers",
     "admin.listen",
     "telemetry.listen",
     "registries.*.listen",
     "services.*.port",
+    "state_file",
 ];
 
 /// Whether a change of the key `path` needs one.

@@ -425,6 +425,7 @@ impl Map<'_> {
 
     /// A path where an empty text means none: `${NAME:-}`.
     pub(crate) fn optional_path(&self, key: &'static str) -> Option<PathBuf> {
+        self.declare(key, || Shape::Path.optional());
         let text = self.field(key)?.text()?;
         (!text.is_empty()).then(|| self.context.folder.join(text))
     }
