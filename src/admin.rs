@@ -11,6 +11,7 @@ mod config;
 mod events;
 mod guard;
 mod history;
+mod lifecycle;
 mod openapi;
 mod overrides;
 mod resolve;
@@ -33,12 +34,16 @@ pub use self::server::Doors;
 use self::server::{Bounds, serve};
 use crate::config::types::Config;
 use crate::control::{ControlHandle, Facts, NoAnswer};
+use crate::drain::Lifecycle;
 use crate::journal::Journal;
 use crate::listener::bind::Bound;
+use crate::log::LogControl;
 use crate::metrics::collect::{Caps, Collector, ReloadCounters};
 
 /// How long control may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a reload may take.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(9);
 /// How long it may take to show that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
@@ -80,6 +85,10 @@ pub struct Deps {
     pub reloads: Arc<ReloadCounters>,
     /// The settings in force.
     pub settings: watch::Receiver<Settings>,
+    /// How the process ends.
+    pub lifecycle: Lifecycle,
+    /// What it logs.
+    pub log: LogControl,
     collector: Arc<Collector>,
     history: history::History,
     /// Places of streams.
@@ -101,9 +110,21 @@ impl Deps {
             facts,
             reloads,
             settings,
+            lifecycle: Lifecycle::new(),
+            log: LogControl::detached(),
             collector: Arc::default(),
             history: history::History::default(),
             streams: Arc::new(Semaphore::new(STREAMS)),
+        }
+    }
+
+    /// With what moves the process.
+    #[must_use]
+    pub fn with_process(self, lifecycle: Lifecycle, log: LogControl) -> Self {
+        Self {
+            lifecycle,
+            log,
+            ..self
         }
     }
 }

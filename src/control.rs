@@ -9,15 +9,18 @@ mod orders;
 pub mod plane;
 pub mod reload;
 mod sources;
+mod state;
+pub mod watch;
 
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
 pub use self::orders::{OrderReply, OverrideOrder};
+use self::reload::Asker;
 use crate::outlier::book::Signed;
 use crate::status::{
-    OverrideDone, OverrideRefused, ProcessStatus, RouteExplanation, UpstreamStatus,
+    OverrideDone, OverrideRefused, ProcessStatus, ReloadReport, RouteExplanation, UpstreamStatus,
 };
 
 /// Questions and orders to control, from the admin thread.
@@ -33,6 +36,8 @@ pub enum Question {
     Process(oneshot::Sender<ProcessStatus>),
     /// All upstreams, for metrics; or one by any of its names.
     Upstreams(Option<String>, oneshot::Sender<Vec<UpstreamStatus>>),
+    /// Load the files again.
+    Reload(Asker, oneshot::Sender<ReloadReport>),
     /// Which rule and upstream a request would find: an absolute or origin-form URL and headers.
     Route {
         /// The URL.
@@ -140,6 +145,14 @@ impl ControlHandle {
     /// [`NoAnswer`].
     pub async fn names(&self) -> Result<Vec<ListedNames>, NoAnswer> {
         self.ask(Question::Names).await
+    }
+
+    /// Loads the files again.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn reload(&self, asker: Asker) -> Result<ReloadReport, NoAnswer> {
+        self.ask(|reply| Question::Reload(asker, reply)).await
     }
 
     async fn ask<T>(

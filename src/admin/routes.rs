@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
-use super::{api, bundle, config, events, history, openapi, overrides, services};
+use super::{api, bundle, config, events, history, lifecycle, openapi, overrides, services};
 use crate::config::suggest::nearest;
 
 /// The tables of all files.
@@ -23,6 +23,7 @@ const TABLES: &[&[Route]] = &[
     events::ROUTES,
     bundle::ROUTES,
     openapi::ROUTES,
+    lifecycle::ROUTES,
 ];
 
 /// An answer in the making.

@@ -8,6 +8,7 @@
 mod carry_out;
 mod checks;
 mod feed;
+mod memory;
 mod orders;
 mod publish;
 mod report;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
 use crate::clock::{Clock, Timestamp};
@@ -30,9 +31,10 @@ use crate::health::checker::Verdict;
 use crate::health::counter::HealthCounter;
 use crate::journal::Journal;
 use crate::outlier::book::{Book, Order, Signed};
-use crate::outlier::detector::Refusal;
+use crate::outlier::detector::{Refusal, Remembered};
 use crate::outlier::policy::Policy;
 use crate::outlier::{Detector, Input, Jitter, LeaseId, UpstreamFacts};
+use crate::state_file::format::KeptUpstream;
 use crate::status::{Decisions, OverrideDone, OverrideRefused, UpstreamStatus};
 use crate::upstream::Upstream;
 
@@ -46,6 +48,8 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum Command {
     /// New settings after a reload, and where endpoints come from now if that changed.
     Settings(Box<DriverSettings>),
+    /// What outlives the process.
+    Remember(oneshot::Sender<KeptUpstream>),
     /// How things stand.
     View(oneshot::Sender<UpstreamStatus>),
     /// An operator's order.
@@ -87,6 +91,13 @@ pub struct EndpointSource {
     pub in_process: bool,
 }
 
+/// What an earlier process left.
+#[derive(Clone, Debug, Default)]
+pub struct Recalled {
+    /// Ejections and memories.
+    pub instances: Vec<Remembered>,
+}
+
 /// What a driver starts with.
 #[derive(Debug)]
 pub struct DriverStart {
@@ -110,6 +121,10 @@ pub struct DriverStart {
     pub seed: u64,
     /// Kept at the number of overrides in force.
     pub overrides: Arc<AtomicUsize>,
+    /// What an earlier process left.
+    pub recalled: Recalled,
+    /// Told when what outlives the process has changed.
+    pub touched: Arc<Notify>,
 }
 
 /// An endpoint with our live object and what checks say.
@@ -204,6 +219,9 @@ pub struct Driver {
     /// When the youngest ramp ends and the snapshot can forget it.
     ramp_ends: Option<Timestamp>,
     checked: (mpsc::Sender<Checked>, mpsc::Receiver<Checked>),
+    /// Until the first set of endpoints.
+    recalled: Option<Recalled>,
+    touched: Arc<Notify>,
 }
 
 impl Driver {
@@ -241,6 +259,8 @@ impl Driver {
             publish_due: true,
             ramp_ends: None,
             checked: mpsc::channel(256),
+            recalled: Some(start.recalled),
+            touched: start.touched,
         }
     }
 
@@ -261,6 +281,10 @@ impl Driver {
                 biased;
                 command = commands.recv() => match command {
                     Some(Command::Settings(settings)) => self.reconfigure(*settings),
+                    Some(Command::Remember(reply)) => {
+                        self.feed();
+                        let _gone = reply.send(self.remember());
+                    }
                     Some(Command::View(reply)) => {
                         self.feed();
                         // Whoever asked may have left.

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::status;
 use crate::control::{ControlHandle, ListedNames, Question};
 use crate::status::{
-    OverrideDone, OverrideRefused, ProcessStatus, RouteExplanation, UpstreamStatus,
+    OverrideDone, OverrideRefused, ProcessStatus, ReloadReport, RouteExplanation, UpstreamStatus,
 };
 
 /// What the fake answers.
@@ -23,6 +23,8 @@ pub struct Answers {
     pub names: Vec<ListedNames>,
     /// To any order.
     pub order: Option<Result<OverrideDone, OverrideRefused>>,
+    /// To any reload.
+    pub reload: ReloadReport,
 }
 
 /// The fake; clones are the same one.
@@ -44,6 +46,7 @@ impl FakeControl {
             route: status::route(),
             names: Vec::new(),
             order: None,
+            reload: ReloadReport::default(),
         };
         let fake = Self {
             answers: Arc::new(Mutex::new(answers)),
@@ -86,6 +89,9 @@ impl FakeControl {
                         u.summary.name == name || u.summary.aliases.contains(&name)
                     };
                     let _gone = reply.send(all.filter(called).collect());
+                }
+                Question::Reload(_, reply) => {
+                    let _gone = reply.send(answers.reload);
                 }
                 Question::Route { reply, .. } => {
                     let _gone = reply.send(answers.route);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::memory::touches;
 use super::{Driver, report};
 use crate::endpoint::Address;
 use crate::endpoint::instance::Standing;
@@ -25,6 +26,9 @@ impl Driver {
         while let Some(effect) = self.detector.poll_effect() {
             self.apply(&effect);
             self.count(&effect);
+            if touches(&effect) {
+                self.touched.notify_one();
+            }
             report::report(self, &effect);
         }
     }
@@ -58,6 +62,7 @@ impl Driver {
             Effect::CapZero(_)
             | Effect::CorrelatedFailure { .. }
             | Effect::InstanceLeft { .. }
+            | Effect::Recalled { .. }
             | Effect::Stale { .. }
             | Effect::Suppress(_)
             | Effect::TrialFailed(_)
@@ -113,6 +118,7 @@ impl Driver {
             | Effect::OverrideSet { .. }
             | Effect::OverrideExpired { .. }
             | Effect::OverrideRefused { .. }
+            | Effect::Recalled { .. }
             | Effect::Stale { .. }
             | Effect::StartTrial(_)
             | Effect::WithdrawOffer { .. } => {}
