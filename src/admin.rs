@@ -9,6 +9,7 @@ mod call;
 mod config;
 mod events;
 mod guard;
+mod lifecycle;
 mod routes;
 mod server;
 mod telemetry;
@@ -32,6 +33,8 @@ use crate::metrics::collect::{Caps, Collector, ReloadCounters};
 
 /// How long control may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a reload may take.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(9);
 /// How long it may take to show that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 

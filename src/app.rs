@@ -21,6 +21,8 @@ use crate::admin;
 use crate::clock::Clock;
 use crate::config::types::{Config, Listen, RegistryKind, Sink};
 use crate::control::plane::{ConfigInputs, Plane, PlaneStart};
+use crate::control::reload::ReloadWish;
+use crate::control::watch::WatchList;
 use crate::control::{ControlHandle, Facts};
 use crate::journal::Journal;
 use crate::listener::accept::{self, Handed, Handovers};
@@ -38,6 +40,9 @@ const CUT_WAIT: Duration = Duration::from_secs(2);
 const KEPT_FILES: u64 = 64;
 /// Open files below this are worth a warning.
 const FEW_FILES: u64 = 4096;
+
+/// Wishes for reloads, and the end that makes more of them.
+pub type Reloads = (mpsc::Sender<ReloadWish>, mpsc::Receiver<ReloadWish>);
 
 /// How the process is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,7 +69,7 @@ pub enum Ended {
 pub struct App {
     config: Arc<Config>,
     inputs: ConfigInputs,
-    files: Files,
+    files: WatchList,
     workers: usize,
     clock: Clock,
     lines: Lines,
@@ -86,15 +91,6 @@ struct BoundRegistry {
     bound: Option<Bound>,
 }
 
-/// Which files the configuration came from.
-#[derive(Clone, Debug, Default)]
-pub struct Files {
-    /// The main file.
-    pub main: Option<std::path::PathBuf>,
-    /// A hash of all of them.
-    pub hash: String,
-}
-
 /// A data listener; `service` on an own port.
 #[derive(Debug)]
 struct Listener {
@@ -107,7 +103,7 @@ impl App {
     ///
     /// # Errors
     /// The first address that cannot be had; nothing stays bound.
-    pub fn bind(config: Config, inputs: ConfigInputs, files: Files) -> anyhow::Result<Self> {
+    pub fn bind(config: Config, inputs: ConfigInputs, files: WatchList) -> anyhow::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let workers = config
             .workers
@@ -177,22 +173,21 @@ impl App {
     ///
     /// # Errors
     /// When a thread or a runtime cannot be started.
-    pub fn run(
-        self,
-        stop: watch::Receiver<Stop>,
-        reloads: mpsc::Receiver<()>,
-    ) -> anyhow::Result<Ended> {
+    pub fn run(self, stop: watch::Receiver<Stop>, reloads: Reloads) -> anyhow::Result<Ended> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .context("cannot start the control runtime")?;
-        runtime.block_on(self.control_thread(stop, reloads))
+        let ended = runtime.block_on(self.control_thread(stop, reloads));
+        // A read of a file that hangs must not keep the process.
+        runtime.shutdown_timeout(CUT_WAIT);
+        ended
     }
 
     async fn control_thread(
         self,
         mut stop: watch::Receiver<Stop>,
-        reloads: mpsc::Receiver<()>,
+        reloads: Reloads,
     ) -> anyhow::Result<Ended> {
         let room = room_for_connections();
         self.tell_listening();
@@ -247,8 +242,7 @@ impl App {
             config_changes,
             config: Arc::clone(&self.config),
             inputs: self.inputs,
-            main_file: self.files.main,
-            hash: self.files.hash,
+            files: self.files,
             workers: self.workers,
             clock: self.clock,
             journal: self.journal.clone(),

@@ -15,6 +15,7 @@ pub mod instances;
 pub mod output;
 pub mod policies;
 pub mod registries;
+pub mod reload;
 pub mod run;
 pub mod schema;
 pub mod status;
@@ -41,6 +42,8 @@ pub enum LiveCommand {
     Events(events::EventsArgs),
     /// Where instances come from.
     Registries(registries::RegistriesArgs),
+    /// Load the files again; 3 when one is rejected.
+    Reload(reload::ReloadArgs),
     /// For a container's HEALTHCHECK: 0 ready, 5 not ready, 6 nobody answers.
     Healthcheck(healthcheck::HealthcheckArgs),
     /// The values in force with their origin; what differs between files and process.
@@ -68,6 +71,7 @@ impl LiveCommand {
             Self::ExplainRoute(args) => explain_route::run(args, env, out, err),
             Self::Events(args) => events::run(args, env, out, err),
             Self::Registries(args) => registries::run(args, env, out, err),
+            Self::Reload(args) => reload::run(args, env, out, err),
             Self::Healthcheck(args) => healthcheck::run(args, env, out, err),
             Self::Config(args) => config::run(args, env, out, err),
             Self::Policies(args) => policies::run(args, env, out, err),

@@ -2,10 +2,12 @@
 //! all else is pure. One way: `document` (a YAML tree with spans), `substitute`, `parse`, `types`.
 //! Next: `config/load.rs`, `config/document.rs`, `config/parse.rs`, `config/types.rs`.
 
+pub mod changes;
 pub mod codes;
 mod cross;
 mod describe;
 pub mod diagnostic;
+pub mod digest;
 pub mod document;
 pub mod effective;
 pub mod endpoints;
@@ -18,10 +20,12 @@ pub mod policy_set;
 pub mod restart;
 pub mod schema;
 pub mod settings;
+pub mod settle;
 pub mod substitute;
 pub mod suggest;
 pub mod types;
 
+pub use changes::changes;
 pub use cross::host_alias;
-pub use load::{LoadRequest, Loaded, load, parse_str};
+pub use load::{LoadRequest, Loaded, load, parse_str, policy_paths, read_digests};
 pub use restart::restart_required;

@@ -8,12 +8,14 @@ mod lookup;
 pub mod plane;
 pub mod reload;
 mod sources;
+pub mod watch;
 
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::status::{ProcessStatus, RouteExplanation, UpstreamStatus};
+use self::reload::Asker;
+use crate::status::{ProcessStatus, ReloadReport, RouteExplanation, UpstreamStatus};
 
 /// Questions and orders to control, from the admin thread.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub enum Question {
     Process(oneshot::Sender<ProcessStatus>),
     /// All upstreams, for metrics; or one by any of its names.
     Upstreams(Option<String>, oneshot::Sender<Vec<UpstreamStatus>>),
+    /// Load the files again.
+    Reload(Asker, oneshot::Sender<ReloadReport>),
     /// Which rule and upstream a request would find: an absolute or origin-form URL and headers.
     Route {
         /// The URL.
@@ -92,6 +96,14 @@ impl ControlHandle {
             reply,
         })
         .await
+    }
+
+    /// Loads the files again.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn reload(&self, asker: Asker) -> Result<ReloadReport, NoAnswer> {
+        self.ask(|reply| Question::Reload(asker, reply)).await
     }
 
     async fn ask<T>(

@@ -19,9 +19,10 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::sync::watch;
 
-use crate::app::{App, Files, Stop};
+use crate::app::{App, Stop};
 use crate::config::types::Listen;
 use crate::control::plane::ConfigInputs;
+use crate::control::watch::WatchList;
 use crate::log::init_log;
 use narrate::Narrator;
 use stage::{Stage, Until};
@@ -59,7 +60,7 @@ pub fn run(
     let listens = setup::listens(settings)?;
     let config = setup::config(&listens, settings.plan.unit())?;
     init_log(&config);
-    let app = App::bind(config, ConfigInputs::default(), Files::default())?;
+    let app = App::bind(config, ConfigInputs::default(), WatchList::default())?;
     let ports = Ports::of(&app)?;
     introduce(narrator, settings, &ports);
     for moved in &listens.moved {
@@ -69,7 +70,7 @@ pub fn run(
     let (journal, control) = (app.journal(), app.control());
     let (end_app, app_ends) = watch::channel(Stop::No);
     // Nothing to reload: there is no file.
-    let (_reload, reloads) = tokio::sync::mpsc::channel(1);
+    let reloads = tokio::sync::mpsc::channel(1);
     let proxy = std::thread::Builder::new()
         .name("proxy".into())
         .spawn(move || app.run(app_ends, reloads))

@@ -6,18 +6,23 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use crate::app::Stop;
+use crate::app::{Reloads, Stop};
+use crate::control::reload::{Asker, ReloadWish};
 
 /// Time for the usual end after a second signal.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// How the process is to end, and reloads that are asked for.
+pub type Signals = (watch::Receiver<Stop>, Reloads);
 
 /// Starts a thread that turns signals into wishes; it lives as long as the process.
 ///
 /// # Errors
 /// When the thread or the handlers cannot be had.
-pub fn listen() -> io::Result<(watch::Receiver<Stop>, mpsc::Receiver<()>)> {
+pub fn listen() -> io::Result<Signals> {
     let (stop, stops) = watch::channel(Stop::No);
-    let (reload, reloads) = mpsc::channel(1);
+    let (reload, reloads) = mpsc::channel(4);
+    let wishes = reload.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -39,13 +44,16 @@ pub fn listen() -> io::Result<(watch::Receiver<Stop>, mpsc::Receiver<()>)> {
                         _ = int.recv() => ask(&stop).await,
                         _ = hup.recv() => {
                             // One that waits already stands for this one too.
-                            let _waiting = reload.try_send(());
+                            let _waiting = reload.try_send(ReloadWish {
+                                asker: Asker::Signal,
+                                reply: None,
+                            });
                         }
                     }
                 }
             });
         })?;
-    Ok((stops, reloads))
+    Ok((stops, (wishes, reloads)))
 }
 
 /// Passes the wish on. A second signal ends the process whatever the other threads do, also when

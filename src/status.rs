@@ -68,12 +68,43 @@ pub struct ConfigStatus {
 }
 
 /// A policy file that did not load.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RejectedFile {
     /// Which.
     pub file: String,
     /// One a line.
     pub problems: Vec<String>,
+    /// What holds in its place, for people.
+    #[serde(default)]
+    pub fate: String,
+}
+
+/// What a reload came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadReport {
+    /// `applied`, `partial` (all but the rejected policy files), `rejected` or `unchanged`.
+    pub result: String,
+    /// Hash of the files in force.
+    pub hash: String,
+    /// Keys whose values differ from before and hold now.
+    pub changed: Vec<String>,
+    /// Changed keys that need a restart; their old values hold.
+    pub restart_required: Vec<String>,
+    /// Policy files left out.
+    pub rejected_files: Vec<RejectedFile>,
+    /// Errors and warnings, one a line.
+    pub diagnostics: Vec<String>,
+    /// The same for a terminal, with the lines of the files.
+    pub text: String,
+    /// All of it in a sentence.
+    pub message: String,
+}
+
+impl ReloadReport {
+    /// Whether every file is in force as it stands.
+    pub fn is_good(&self) -> bool {
+        self.rejected_files.is_empty() && matches!(&*self.result, "applied" | "unchanged")
+    }
 }
 
 /// One registry.

@@ -1,7 +1,10 @@
 //! Every page of the admin API, once: 404, 405, the list of pages and the checks of queries all
 //! derive from the tables here. A page is a row in the table of its file; a new file is a row of
 //! [`TABLES`].
-#![expect(dead_code, reason = "the infrastructure comes before its first write")]
+#![cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the infrastructure comes before its first delete")
+)]
 
 use std::fmt::Write as _;
 use std::pin::Pin;
@@ -11,11 +14,16 @@ use percent_encoding::percent_decode_str;
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
-use super::{api, config, events};
+use super::{api, config, events, lifecycle};
 use crate::config::suggest::nearest;
 
 /// The tables of all files.
-const TABLES: &[&[Route]] = &[api::ROUTES, config::ROUTES, events::ROUTES];
+const TABLES: &[&[Route]] = &[
+    api::ROUTES,
+    config::ROUTES,
+    events::ROUTES,
+    lifecycle::ROUTES,
+];
 
 /// An answer in the making.
 pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Answer, Fault>> + Send>>;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
@@ -203,6 +203,29 @@ impl AdminClient {
         }
         let body = body.map(|body| Bytes::from(body.to_string()));
         self.understood(&self.exchange(request, body.unwrap_or_default())?)
+    }
+
+    /// The answer to an order whose answer is one of ours with any of the statuses `taken`.
+    ///
+    /// # Errors
+    /// [`Failure`]; also when the process says no.
+    pub(super) fn order_taking(
+        &self,
+        taken: &[StatusCode],
+        method: Method,
+        path: &str,
+        body: &Value,
+    ) -> Result<Value, Failure> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("x-outrigger-admin", "1")
+            .header(CONTENT_TYPE, "application/json");
+        let answer = self.exchange(request, Bytes::from(body.to_string()))?;
+        if taken.contains(&answer.status()) {
+            return serde_json::from_slice(answer.body()).map_err(|error| self.foreign(&error));
+        }
+        self.understood(&answer)
     }
 
     fn understood(&self, answer: &Response<Bytes>) -> Result<Value, Failure> {

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::app::{App, Ended, Files};
+use crate::app::{App, Ended};
 use crate::clock::Clock;
 use crate::config::environment::{Environment, Overrides};
 use crate::config::types::{Config, Embedded, Listen, RegistryKind};
 use crate::config::{LoadRequest, load};
 use crate::control::plane::ConfigInputs;
-use crate::control::reload::hash_files;
+use crate::control::watch::WatchList;
 use crate::listener::bind;
 use crate::log::init_log;
 use crate::registry::EmbeddedRegistry;
@@ -59,9 +59,10 @@ pub fn run(args: &RunArgs, env: &dyn Environment, err: &mut dyn Write) -> u8 {
         );
     }
     init_log(&config);
-    let files = Files {
-        hash: hash_files(&loaded.files_read),
+    let files = WatchList {
         main: main_file.clone(),
+        globs: loaded.policy_globs,
+        loaded: loaded.digests,
     };
     let inputs = ConfigInputs {
         path: main_file,

@@ -105,6 +105,10 @@ pub(crate) const KEYS: &[(&str, &str)] = &[
         "Ejection policy files: globs, relative to this file. Each file stands alone.",
     ),
     (
+        "state_file",
+        "File in which ejections survive a restart; an empty text is none.",
+    ),
+    (
         "limits",
         "What the app may send and what an instance may answer.",
     ),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::diagnostic::{Code, Diagnostic, Diagnostics, Place, Source};
+use super::digest::{Digest, Digests};
 use super::document::{self, MAX_BYTES, Node, Value};
 use super::environment::{Environment, Overrides};
 use super::parse::main_file::{MainFile, main_file};
@@ -60,6 +61,10 @@ pub struct Loaded {
     pub diagnostics: Diagnostics,
     /// Every file that was opened, the main file first.
     pub files_read: Vec<PathBuf>,
+    /// What they held when they were read.
+    pub digests: Digests,
+    /// Globs of the policy files, relative to the main file's folder; none when it is no YAML.
+    pub policy_globs: Vec<PathBuf>,
     /// The main file; without one the defaults hold.
     pub main_file: Option<PathBuf>,
     /// `OUTRIGGER_*` variables that mean nothing.
@@ -94,7 +99,9 @@ pub fn load(request: LoadRequest<'_>) -> Loaded {
         return without_file(env, &overrides);
     };
     let shown = shown(&path);
-    let (root, mut problems) = match read(&path) {
+    let bytes = read(&path);
+    let digest = bytes.as_ref().ok().map(|bytes| Digest::of(bytes));
+    let (root, mut problems) = match bytes {
         Ok(bytes) => document::parse(&bytes, &shown),
         Err(error) => unreadable(&shown, &error),
     };
@@ -102,6 +109,7 @@ pub fn load(request: LoadRequest<'_>) -> Loaded {
     let base = path.parent().unwrap_or_else(|| Path::new("")).to_owned();
     let mut loaded = finish(root, problems, env, &overrides, &base, previous.as_deref());
     loaded.files_read.insert(0, path.clone());
+    loaded.digests.insert(path.clone(), digest);
     loaded.main_file = Some(path);
     loaded
 }
@@ -126,6 +134,8 @@ pub fn parse_str(text: &str, name: &str, env: &dyn Environment, folder: Option<&
                     .map(|main| main.config),
                 diagnostics: problems,
                 files_read: Vec::new(),
+                digests: Digests::default(),
+                policy_globs: Vec::new(),
                 main_file: None,
                 ignored_variables: ignored,
             }
@@ -186,6 +196,8 @@ fn without_file(env: &dyn Environment, overrides: &Overrides) -> Loaded {
         config,
         diagnostics: problems,
         files_read: Vec::new(),
+        digests: Digests::default(),
+        policy_globs: Vec::new(),
         main_file: None,
         ignored_variables,
     }
@@ -203,11 +215,14 @@ fn finish(
     let token_place = token_file.unwrap_or(&root).place.clone();
     let (main, mut problems, ignored_variables) = read_main(root, problems, env, overrides, folder);
     let main_is_good = !problems.has_errors();
-    let mut files_read = Vec::new();
+    let (mut files_read, mut digests) = (Vec::new(), Digests::default());
+    let globs = main.iter().flat_map(|main| &main.policies);
+    let policy_globs = globs.map(|(glob, _)| PathBuf::from(glob)).collect();
     let config = main.map(|main| {
         let found = policy_files::load(&main, folder, env, previous);
         problems.extend(found.problems);
         files_read = found.files_read;
+        digests = found.digests;
         check_token_file(&main.config, token_place, &mut problems);
         Config {
             policies: Arc::new(found.set),
@@ -219,6 +234,8 @@ fn finish(
         config: config.filter(|_| main_is_good),
         diagnostics: problems,
         files_read,
+        digests,
+        policy_globs,
         main_file: None,
         ignored_variables,
     }
@@ -287,6 +304,27 @@ fn check_token_file(config: &Config, place: Place, problems: &mut Diagnostics) {
         message: format!("`admin.token_file`: {} {what}", shown(path)),
         help: "the admin API lets nobody in until it holds a token".to_owned(),
     });
+}
+
+/// The files that policy globs lead to now.
+pub fn policy_paths(folder: &Path, globs: &[PathBuf]) -> Vec<PathBuf> {
+    let expanded = globs.iter().flat_map(|g| policy_files::expand(folder, g));
+    let mut paths: Vec<PathBuf> = expanded.collect();
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
+/// The contents of a main file and of what policy globs lead to now.
+pub fn read_digests(main: &Path, globs: &[PathBuf]) -> Digests {
+    let mut digests = Digests::default();
+    let folder = main.parent().unwrap_or_else(|| Path::new(""));
+    let policies = policy_paths(folder, globs);
+    for path in policies.into_iter().chain([main.to_owned()]) {
+        let digest = read(&path).ok().map(|bytes| Digest::of(&bytes));
+        digests.insert(path, digest);
+    }
+    digests
 }
 
 /// The bytes of a regular file that is not larger than a configuration may be.

@@ -4,6 +4,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::diagnostic::{Code, Diagnostic, Diagnostics, Place};
+use super::digest::{Digest, Digests};
 use super::document;
 use super::environment::{Environment, Overrides};
 use super::load::{read, shown, unreadable};
@@ -11,13 +12,15 @@ use super::parse::main_file::MainFile;
 use super::parse::policy::policy_file;
 use super::parse::reader::Context;
 use super::substitute::substitute;
-use super::types::{PolicyEntry, PolicySet, RejectedFile};
+use super::types::{FileVersion, PolicyEntry, PolicySet, RejectedFile};
+use crate::clock::wall_now;
 
 /// What the globs led to.
 pub(super) struct Found {
     pub(super) set: PolicySet,
     pub(super) problems: Diagnostics,
     pub(super) files_read: Vec<PathBuf>,
+    pub(super) digests: Digests,
 }
 
 /// Loads every file that `main` names, in the order of their paths.
@@ -50,12 +53,14 @@ pub(super) fn load(
         set,
         problems: more,
         files_read,
+        digests,
     } = load_files(files, folder, env, previous);
     problems.extend(more);
     Found {
         set,
         problems,
         files_read,
+        digests,
     }
 }
 
@@ -106,6 +111,7 @@ pub(super) fn load_files(
         set,
         problems,
         files_read: Vec::new(),
+        digests: Digests::default(),
     };
     for path in files {
         one_file(path, folder, env, previous, &mut found);
@@ -120,7 +126,10 @@ fn one_file(
     previous: Option<&PolicySet>,
     found: &mut Found,
 ) {
-    let (entries, mut problems) = parse_file(&path, folder, env);
+    let bytes = read(&path);
+    let digest = bytes.as_ref().ok().map(|bytes| Digest::of(bytes));
+    found.digests.insert(path.clone(), digest);
+    let (entries, mut problems) = parse_file(bytes, &path, folder, env);
     let others: Vec<&PolicyEntry> = found.set.entries.iter().collect();
     find_clashes(&entries, &others, &mut problems);
     problems.sort();
@@ -128,6 +137,9 @@ fn one_file(
     if problems.has_errors() {
         let reasons = problems.errors().map(Diagnostic::line).collect();
         if let Some(previous) = previous {
+            if let Some(version) = previous.versions.get(&path) {
+                found.set.versions.insert(path.clone(), version.clone());
+            }
             let kept = previous.entries.iter().filter(|entry| entry.file == path);
             let kept: Vec<PolicyEntry> = kept
                 .filter(|kept| {
@@ -150,6 +162,17 @@ fn one_file(
             .set
             .entries
             .extend(entries.into_iter().map(|(entry, _)| entry));
+        if let Some(digest) = digest {
+            let known = previous.and_then(|previous| previous.versions.get(&path));
+            let version = match known.filter(|known| known.digest == digest) {
+                Some(known) => known.clone(),
+                None => FileVersion {
+                    digest,
+                    loaded_unix_s: unix_s(),
+                },
+            };
+            found.set.versions.insert(path.clone(), version);
+        }
         found.set.active_files.push(path);
     }
     found.problems.extend(problems);
@@ -200,14 +223,20 @@ pub(super) fn check_text(
     (names.collect(), problems)
 }
 
+fn unix_s() -> u64 {
+    let since = wall_now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
+}
+
 /// One policy file by itself.
 fn parse_file(
+    bytes: std::io::Result<Vec<u8>>,
     path: &Path,
     folder: &Path,
     env: &dyn Environment,
 ) -> (Vec<(PolicyEntry, Place)>, Diagnostics) {
     let name = shown(path);
-    let parsed = match read(path) {
+    let parsed = match bytes {
         Ok(bytes) => document::parse(&bytes, &name),
         Err(error) => unreadable(&name, &error),
     };
@@ -263,7 +292,7 @@ fn clash(entry: &PolicyEntry, other: &PolicyEntry) -> Option<(Code, String, Stri
 
 /// The files that `glob` matches, sorted; `*` and `?` match inside one part of the path, never a
 /// leading dot (a Kubernetes mount has `..data` beside the files).
-fn expand(folder: &Path, glob: &Path) -> Vec<PathBuf> {
+pub(super) fn expand(folder: &Path, glob: &Path) -> Vec<PathBuf> {
     let mut paths = vec![folder.to_owned()];
     for part in glob.components() {
         let name = match part {

@@ -1,8 +1,10 @@
 //! The ejection policies of all files, as values.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::digest::Digest;
 use super::settings::Setting;
 use crate::outlier::policy::Policy;
 
@@ -15,6 +17,17 @@ pub struct PolicySet {
     pub rejected: Vec<RejectedFile>,
     /// Files that are active.
     pub active_files: Vec<PathBuf>,
+    /// The version in force of each file: of active ones, and of rejected ones that had a good one.
+    pub versions: BTreeMap<PathBuf, FileVersion>,
+}
+
+/// A version of a policy file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileVersion {
+    /// Its content.
+    pub digest: Digest,
+    /// When it was loaded first, Unix time.
+    pub loaded_unix_s: u64,
 }
 
 /// One policy and whom it is for.

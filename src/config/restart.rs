@@ -7,13 +7,14 @@ use std::sync::Arc;
 use super::types::{Config, Listen, RegistryKind};
 
 /// The keys that need a restart; `*` stands for a name.
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 7] = [
     "listen",
     "workers",
     "admin.listen",
     "telemetry.listen",
     "registries.*.listen",
     "services.*.port",
+    "state_file",
 ];
 
 /// Whether a change of the key `path` needs one.
@@ -39,13 +40,18 @@ pub fn restart_required(old: &Config, new: &Config) -> Vec<String> {
         .into_iter()
         .filter(|(_, changed)| *changed)
         .map(|(key, _)| key.to_owned());
+    let state = (old.state_file != new.state_file).then(|| "state_file".to_owned());
     let registries = names(old.registries.keys().chain(new.registries.keys()))
         .filter(|name| registry_listen(old, name) != registry_listen(new, name))
         .map(|name| format!("registries.{name}.listen"));
     let services = names(old.services.keys().chain(new.services.keys()))
         .filter(|name| service_port(old, name) != service_port(new, name))
         .map(|name| format!("services.{name}.port"));
-    fixed.chain(registries).chain(services).collect()
+    fixed
+        .chain(registries)
+        .chain(services)
+        .chain(state)
+        .collect()
 }
 
 fn names<'a>(names: impl Iterator<Item = &'a Arc<str>>) -> impl Iterator<Item = &'a Arc<str>> {
@@ -76,9 +82,14 @@ mod tests {
         let old = config("registries: {e: {kind: embedded}}\n");
         let new = config(
             "workers: 3\nlog: {level: debug}\nregistries: {e: {kind: embedded, listen: none}}\n\
-             services: {a: {port: 7000}, b: {}}\n",
+             services: {a: {port: 7000}, b: {}}\nstate_file: x\n",
         );
-        let want = ["workers", "registries.e.listen", "services.a.port"];
+        let want = [
+            "workers",
+            "registries.e.listen",
+            "services.a.port",
+            "state_file",
+        ];
         assert_eq!(restart_required(&old, &new), want);
         assert!(want.iter().all(|key| needs_restart(key)));
         assert!(restart_required(&old, &old).is_empty());

@@ -11,7 +11,7 @@ use crate::endpoint::Endpoint;
 
 use super::settings::Inputs;
 
-pub use super::policy_set::{PolicyEntry, PolicyProtocol, PolicySet, RejectedFile};
+pub use super::policy_set::{FileVersion, PolicyEntry, PolicyProtocol, PolicySet, RejectedFile};
 
 /// The whole main file with its ejection policies.
 #[derive(Clone, Debug)]
@@ -52,6 +52,8 @@ pub struct Config {
     pub policies: Arc<PolicySet>,
     /// What all of this was read from, for `config show`.
     pub inputs: Arc<Inputs>,
+    /// Where ejections and overrides survive a restart.
+    pub state_file: Option<PathBuf>,
 }
 
 /// An address to listen on.

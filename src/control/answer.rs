@@ -9,12 +9,13 @@ use tokio::sync::oneshot;
 
 use super::Question;
 use super::plane::Plane;
+use super::reload::{ReloadWish, rejected_files};
 use crate::config::types::RegistryKind;
 use crate::outlier::driver::Command;
 use crate::router::{self, Authority};
 use crate::status::{
-    Condition, ConfigStatus, ProcessStatus, RegistryStatus, RejectedFile, RouteExplanation,
-    UpstreamStatus, UpstreamSummary,
+    Condition, ConfigStatus, ProcessStatus, RegistryStatus, RouteExplanation, UpstreamStatus,
+    UpstreamSummary,
 };
 use crate::worker::DrainPhase;
 
@@ -39,6 +40,10 @@ impl Plane {
                     let _gone = reply.send(collect(views).await);
                 });
             }
+            Question::Reload(asker, reply) => self.wish(ReloadWish {
+                asker,
+                reply: Some(reply),
+            }),
             Question::Route {
                 url,
                 headers,
@@ -126,14 +131,7 @@ impl Plane {
                 .iter()
                 .map(|f| f.display().to_string())
                 .collect(),
-            rejected_files: set
-                .rejected
-                .iter()
-                .map(|file| RejectedFile {
-                    file: file.path.display().to_string(),
-                    problems: file.problems.clone(),
-                })
-                .collect(),
+            rejected_files: rejected_files(&self.config),
             restart_required: self.reload.restart_required.clone(),
         }
     }

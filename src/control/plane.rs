@@ -10,9 +10,12 @@ use arc_swap::ArcSwap;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
+use super::reload::{Load, ReloadWish, rejected_files};
 use super::sources::{Registries, SourceKey};
+use super::watch::{WatchList, watch_files};
 use super::{ControlHandle, Question};
 use crate::clock::{self, Clock, Timestamp};
+use crate::config::digest::Digests;
 use crate::config::environment::Overrides;
 use crate::config::policy_select::{self, Query, policy_protocol};
 use crate::config::types::{Config, Service};
@@ -45,10 +48,8 @@ pub struct PlaneStart {
     pub config: Arc<Config>,
     /// Where it came from.
     pub inputs: ConfigInputs,
-    /// The main file, if there is one.
-    pub main_file: Option<PathBuf>,
-    /// Hash of the files read.
-    pub hash: String,
+    /// The files it came from.
+    pub files: WatchList,
     /// Data plane threads.
     pub workers: usize,
     /// The process's clock.
@@ -63,8 +64,8 @@ pub struct PlaneStart {
     pub lookups: mpsc::Receiver<Lookup>,
     /// Questions of admin.
     pub questions: mpsc::Receiver<Question>,
-    /// Reloads asked for (SIGHUP).
-    pub reloads: mpsc::Receiver<()>,
+    /// Reloads asked for, and their other end for those that are asked for from here.
+    pub reloads: (mpsc::Sender<ReloadWish>, mpsc::Receiver<ReloadWish>),
     /// Counts reloads.
     pub reload_counters: Arc<ReloadCounters>,
     /// Told of every configuration that is applied.
@@ -101,6 +102,12 @@ pub(super) struct ReloadState {
     pub(super) restart_required: Vec<String>,
     pub(super) hash: String,
     pub(super) main_file: Option<PathBuf>,
+    /// What is applied.
+    pub(super) digests: Digests,
+    /// Wishes that the load in hand will answer.
+    pub(super) running: Vec<ReloadWish>,
+    /// Those that came after it began.
+    pub(super) waiting: Vec<ReloadWish>,
 }
 
 /// The control plane.
@@ -125,7 +132,11 @@ pub struct Plane {
     pub(super) again: mpsc::Sender<(Lookup, bool)>,
     again_queue: mpsc::Receiver<(Lookup, bool)>,
     questions: mpsc::Receiver<Question>,
-    reloads: mpsc::Receiver<()>,
+    reloads: mpsc::Receiver<ReloadWish>,
+    pub(super) loads: mpsc::Sender<Box<Load>>,
+    loads_done: mpsc::Receiver<Box<Load>>,
+    /// Kept current for those who watch the files.
+    pub(super) watched: watch::Sender<WatchList>,
     pub(super) config_changes: watch::Sender<Arc<Config>>,
     pub(super) listeners: BTreeMap<String, Vec<String>>,
     pub(super) drain: watch::Receiver<DrainPhase>,
@@ -136,6 +147,12 @@ impl Plane {
     /// The plane with its upstreams; the snapshot is published.
     pub fn new(start: PlaneStart) -> Self {
         let (again, again_queue) = mpsc::channel(64);
+        let (loads, loads_done) = mpsc::channel(1);
+        let (wishes, reloads) = start.reloads;
+        let main_file = start.files.main.clone();
+        let digests = start.files.loaded.clone();
+        let (watched, list) = watch::channel(start.files);
+        drop(tokio::spawn(watch_files(list, wishes)));
         let registries =
             Registries::new(start.clock, start.journal.clone(), start.stop, start.seed);
         let problems = rejected_lines(&start.config);
@@ -146,8 +163,11 @@ impl Plane {
                 last_ok: true,
                 problems,
                 restart_required: Vec::new(),
-                hash: start.hash,
-                main_file: start.main_file,
+                hash: digests.name(),
+                main_file,
+                digests,
+                running: Vec::new(),
+                waiting: Vec::new(),
             },
             first_config: Arc::clone(&start.config),
             config: start.config,
@@ -166,7 +186,10 @@ impl Plane {
             again,
             again_queue,
             questions: start.questions,
-            reloads: start.reloads,
+            reloads,
+            loads,
+            loads_done,
+            watched,
             config_changes: start.config_changes,
             listeners: start.listeners,
             drain: start.drain,
@@ -192,7 +215,8 @@ impl Plane {
                     self.look_up_again(lookup, answered);
                 }
                 Some(question) = self.questions.recv() => self.answer(question),
-                Some(()) = self.reloads.recv() => self.reload_now(),
+                Some(wish) = self.reloads.recv() => self.wish(wish),
+                Some(loaded) = self.loads_done.recv() => self.loaded(*loaded),
                 _ = tidy.tick() => self.forget_idle(),
             }
         }
@@ -370,32 +394,19 @@ impl Plane {
         }));
     }
 
-    /// One event and one log line for each policy file that was left out.
-    pub(super) fn tell_rejected_policies(&self) {
-        for file in &self.config.policies.rejected {
-            let path = file.path.display().to_string();
-            let kept = self
-                .config
-                .policies
-                .entries
-                .iter()
-                .any(|e| e.file == file.path);
-            let fate = if kept {
-                "its last good version stays"
-            } else {
-                "it is left out"
-            };
+    /// At the start: one event and one log line for each policy file that was left out.
+    fn tell_rejected_policies(&self) {
+        for file in rejected_files(&self.config) {
             for problem in &file.problems {
-                tracing::error!(file = %path, %problem, "policy file rejected");
+                tracing::error!(file = %file.file, %problem, "policy file rejected");
             }
-            self.journal.emit(
-                "config_rejected",
-                vec![("file", json!(path)), ("diagnostics", json!(file.problems))],
-                format!(
-                    "policy file {path} is rejected: {}; {fate}",
-                    file.problems.join("; ")
-                ),
-            );
+            let msg = format!("{}: {}", file.fate, file.problems.join("; "));
+            let fields = vec![
+                ("result", json!("rejected")),
+                ("rejected_files", json!([file.file])),
+                ("diagnostics", json!(file.problems)),
+            ];
+            self.journal.emit("config_rejected", fields, msg);
         }
     }
 }

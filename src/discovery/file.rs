@@ -17,6 +17,11 @@ use crate::endpoint::EndpointSet;
 /// How often the content is compared.
 const PERIOD: Duration = Duration::from_secs(1);
 
+/// Between two readings of a content that is new.
+const SETTLE: Duration = Duration::from_millis(200);
+/// As many readings at most until two agree.
+const SETTLE_READS: u32 = 10;
+
 /// Bytes of an endpoints file.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -103,7 +108,7 @@ impl FileSource {
 impl Watched {
     /// Reads the file and, when its content differs, parses it.
     async fn read(&self) {
-        let text = self.content().await;
+        let text = self.settled().await;
         let mut last = self.lock();
         match text {
             Ok(text) if last.text.as_ref() == Some(&text) => return,
@@ -128,6 +133,30 @@ impl Watched {
         drop(last);
         self.changes
             .send_modify(|count| *count = count.saturating_add(1));
+    }
+
+    /// The content; one that differs from the last reading only when two readings of it agree, so
+    /// that half of a file is not taken for the whole.
+    async fn settled(&self) -> Result<String, String> {
+        let mut text = self.content().await;
+        for _ in 0..SETTLE_READS {
+            let known = match (&text, &self.lock().text) {
+                (Ok(text), Some(last)) => text == last,
+                // The first reading, and a file that cannot be read: nothing to protect.
+                (Ok(_), None) | (Err(_), _) => true,
+            };
+            if known {
+                return text;
+            }
+            tokio::time::sleep(SETTLE).await;
+            let again = self.content().await;
+            if again == text {
+                return text;
+            }
+            text = again;
+        }
+        // It never stands still: what it holds now is as good as anything.
+        text
     }
 
     async fn content(&self) -> Result<String, String> {

@@ -46,9 +46,40 @@ impl From<&Telemetry> for Caps {
 /// Reloads since the start; control counts them.
 #[derive(Debug)]
 pub struct ReloadCounters {
-    applied: AtomicU64,
-    rejected: AtomicU64,
+    results: [AtomicU64; 4],
     last_success_ms: AtomicU64,
+}
+
+/// What a reload came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReloadResult {
+    /// All of it holds.
+    Applied,
+    /// All but the rejected policy files.
+    Partial,
+    /// Nothing of it.
+    Rejected,
+    /// The files hold what runs already.
+    Unchanged,
+}
+
+impl ReloadResult {
+    const ALL: [Self; 4] = [
+        Self::Applied,
+        Self::Partial,
+        Self::Rejected,
+        Self::Unchanged,
+    ];
+
+    /// As in metrics, events and answers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Partial => "partial",
+            Self::Rejected => "rejected",
+            Self::Unchanged => "unchanged",
+        }
+    }
 }
 
 impl ReloadCounters {
@@ -56,21 +87,23 @@ impl ReloadCounters {
     #[expect(clippy::new_without_default, reason = "it reads the wall clock")]
     pub fn new() -> Self {
         Self {
-            applied: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
+            results: Default::default(),
             last_success_ms: AtomicU64::new(unix_ms()),
         }
     }
 
-    /// A reload was applied just now.
-    pub fn applied(&self) {
-        self.applied.fetch_add(1, Relaxed);
-        self.last_success_ms.store(unix_ms(), Relaxed);
-    }
-
-    /// A reload was refused.
-    pub fn rejected(&self) {
-        self.rejected.fetch_add(1, Relaxed);
+    /// A reload ended just now.
+    pub fn count(&self, result: ReloadResult) {
+        let place = ReloadResult::ALL.iter().position(|r| *r == result);
+        if let Some(cell) = place.and_then(|place| self.results.get(place)) {
+            cell.fetch_add(1, Relaxed);
+        }
+        match result {
+            ReloadResult::Applied | ReloadResult::Unchanged => {
+                self.last_success_ms.store(unix_ms(), Relaxed);
+            }
+            ReloadResult::Partial | ReloadResult::Rejected => {}
+        }
     }
 }
 
@@ -201,9 +234,9 @@ fn configuration(sheet: &mut Sheet, live: &Live<'_>) {
     sheet.set(&names::CONFIG_RELOAD_OK, &[], ok);
     let at = load(&live.reloads.last_success_ms) as f64 / 1e3;
     sheet.set(&names::CONFIG_RELOAD_TIME, &[], Sample::Value(at));
-    let (applied, rejected) = (load(&live.reloads.applied), load(&live.reloads.rejected));
-    for (result, count) in [("applied", applied), ("rejected", rejected)] {
-        sheet.set(&names::CONFIG_RELOADS, &[result], Sample::count(count));
+    for (result, cell) in ReloadResult::ALL.iter().zip(&live.reloads.results) {
+        let count = Sample::count(load(cell));
+        sheet.set(&names::CONFIG_RELOADS, &[result.as_str()], count);
     }
     for (state, files) in [
         ("active", config.policy_files.len()),

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::status;
 use crate::control::{ControlHandle, Question};
-use crate::status::{ProcessStatus, RouteExplanation, UpstreamStatus};
+use crate::status::{ProcessStatus, ReloadReport, RouteExplanation, UpstreamStatus};
 
 /// What the fake answers.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct Answers {
     pub upstreams: Vec<UpstreamStatus>,
     /// To any route question.
     pub route: RouteExplanation,
+    /// To any reload.
+    pub reload: ReloadReport,
 }
 
 /// The fake; clones are the same one.
@@ -36,6 +38,7 @@ impl FakeControl {
             process: status::process(),
             upstreams,
             route: status::route(),
+            reload: ReloadReport::default(),
         };
         let fake = Self {
             answers: Arc::new(Mutex::new(answers)),
@@ -69,6 +72,9 @@ impl FakeControl {
                         u.summary.name == name || u.summary.aliases.contains(&name)
                     };
                     let _gone = reply.send(all.filter(called).collect());
+                }
+                Question::Reload(_, reply) => {
+                    let _gone = reply.send(answers.reload);
                 }
                 Question::Route { reply, .. } => {
                     let _gone = reply.send(answers.route);

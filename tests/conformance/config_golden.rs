@@ -88,8 +88,10 @@ fn dump(config: &Config) -> String {
             .and_then(|rest| rest.split_once("\"."));
         key.is_some_and(|(_, key)| own.contains(&format!("defaults.{key}")))
     };
+    // Problems are shown above; versions hold the time.
     let dull = |line: &str| {
-        line.starts_with("policies.rejected") && line.contains(".problems")
+        line.starts_with("policies.versions")
+            || line.starts_with("policies.rejected") && line.contains(".problems")
             || line.starts_with("policies.entries") && line.contains(".settings")
     };
     own.iter()

@@ -14,3 +14,5 @@ mod harness;
 mod prometheus;
 #[cfg(test)]
 mod registry;
+#[cfg(test)]
+mod reload;

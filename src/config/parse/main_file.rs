@@ -33,7 +33,7 @@ pub(crate) struct MainFile {
 pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> MainFile {
     let map = Map::root(context, root, true);
     version(&map);
-    map.later(&["debug_headers", "passthrough", "cache_dir", "state_file"]);
+    map.later(&["debug_headers", "passthrough", "cache_dir"]);
     let startup = map.child("startup");
     let registry_wait =
         startup.duration("registry_wait", Duration::from_secs(30), Span::ZERO_OR_MORE);
@@ -75,6 +75,7 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
         services,
         policies: Arc::new(PolicySet::default()),
         inputs: Arc::default(),
+        state_file: map.optional_path("state_file"),
     };
     cross::check(
         &config,

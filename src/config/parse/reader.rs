@@ -423,6 +423,13 @@ impl Map<'_> {
         Some(self.context.folder.join(text))
     }
 
+    /// A path where an empty text means none: `${NAME:-}`.
+    pub(crate) fn optional_path(&self, key: &'static str) -> Option<PathBuf> {
+        self.declare(key, || Shape::Path.optional());
+        let text = self.field(key)?.text()?;
+        (!text.is_empty()).then(|| self.context.folder.join(text))
+    }
+
     /// A list of texts.
     pub(crate) fn texts(&self, key: &'static str) -> Option<Vec<String>> {
         self.declare(key, || Shape::Text.list().optional());

@@ -51,7 +51,7 @@ fn scrape(
     workers[0].rejected(Reason::NoRoute);
     workers[1].rejected(Reason::NoRoute);
     let (process, reloads) = (process(), ReloadCounters::new());
-    reloads.rejected();
+    reloads.count(ReloadResult::Rejected);
     let live = Live {
         process: &process,
         upstreams,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -108,7 +108,8 @@ fn default_workers() -> u8 {
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     child: Child,
-    folder: tempfile::TempDir,
+    path: PathBuf,
+    _folder: tempfile::TempDir,
     lines: Arc<Mutex<Vec<Value>>>,
     errors: Arc<Mutex<String>>,
     deaf: Arc<AtomicBool>,
@@ -119,6 +120,16 @@ impl Proxy {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("outrigger.yaml");
         std::fs::write(&path, config.text()).unwrap();
+        Self::launch(path, folder, config)
+    }
+
+    /// With a main file that is there already.
+    pub(crate) fn start_at(path: &Path) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self::launch(path.to_owned(), folder, &Config::default())
+    }
+
+    fn launch(path: PathBuf, folder: tempfile::TempDir, config: &Config) -> Self {
         let binary = env!("CARGO_BIN_EXE_outrigger");
         let mut command = match config.nofile {
             None => Command::new(binary),
@@ -173,7 +184,8 @@ impl Proxy {
         let mut proxy = Self {
             address: SocketAddr::from(([0, 0, 0, 0], 0)),
             child,
-            folder,
+            path,
+            _folder: folder,
             lines,
             errors,
             deaf,
@@ -264,14 +276,45 @@ impl Proxy {
     }
 
     pub(crate) fn config_path(&self) -> PathBuf {
-        self.folder.path().join("outrigger.yaml")
+        self.path.clone()
+    }
+
+    /// The main file as it stands.
+    pub(crate) fn config_text(&self) -> String {
+        std::fs::read_to_string(&self.path).unwrap()
+    }
+
+    /// Reloads so far that came to this.
+    pub(crate) fn reloads(&self, result: &str) -> u64 {
+        let label = format!("result=\"{result}\"");
+        self.metric("outrigger_config_reloads_total", &[&label])
+    }
+
+    /// The admin API's answer to a GET.
+    #[track_caller]
+    pub(crate) fn admin(&self, path: &str) -> Value {
+        let mut client = super::Client::connect(self.listener("admin"));
+        client.send(format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        ));
+        serde_json::from_str(&client.response().text()).unwrap()
+    }
+
+    /// Judged calls in the windows of an upstream's instances.
+    pub(crate) fn window_requests(&self, upstream: &str) -> u64 {
+        let answer = self.admin(&format!("/api/v1/upstreams/{upstream}/instances"));
+        let instances = answer["instances"].as_array().unwrap();
+        instances
+            .iter()
+            .map(|i| i["requests"].as_u64().unwrap())
+            .sum()
     }
 
     /// Writes a new main file and asks for a reload.
     pub(crate) fn reload(&self, text: &str) {
-        let fresh = self.folder.path().join("fresh");
+        let fresh = self.path.with_extension("fresh");
         std::fs::write(&fresh, text).unwrap();
-        std::fs::rename(&fresh, self.config_path()).unwrap();
+        std::fs::rename(&fresh, &self.path).unwrap();
         self.signal("HUP");
     }
 
