@@ -27,8 +27,10 @@ pub use self::server::Doors;
 use self::server::{Bounds, serve};
 use crate::config::types::Config;
 use crate::control::{ControlHandle, Facts, NoAnswer};
+use crate::drain::Lifecycle;
 use crate::journal::Journal;
 use crate::listener::bind::Bound;
+use crate::log::LogControl;
 use crate::metrics::collect::{Caps, Collector, ReloadCounters};
 
 /// How long control may take for an answer.
@@ -73,6 +75,10 @@ pub struct Deps {
     pub reloads: Arc<ReloadCounters>,
     /// The settings in force.
     pub settings: watch::Receiver<Settings>,
+    /// How the process ends.
+    pub lifecycle: Lifecycle,
+    /// What it logs.
+    pub log: LogControl,
     collector: Arc<Collector>,
 }
 
@@ -91,7 +97,19 @@ impl Deps {
             facts,
             reloads,
             settings,
+            lifecycle: Lifecycle::new(),
+            log: LogControl::detached(),
             collector: Arc::default(),
+        }
+    }
+
+    /// With what moves the process.
+    #[must_use]
+    pub fn with_process(self, lifecycle: Lifecycle, log: LogControl) -> Self {
+        Self {
+            lifecycle,
+            log,
+            ..self
         }
     }
 }

@@ -5,6 +5,8 @@
 //! (writes logs). Shutting down: propagation delay while still serving, then no new connections,
 //! then the grace for what is in flight, then the end.
 
+mod ending;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use http::HeaderValue;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
+use self::ending::{End, Ending, open_connections};
 use crate::access_log::AccessLog;
 use crate::admin;
 use crate::clock::Clock;
@@ -24,9 +27,11 @@ use crate::control::plane::{ConfigInputs, Plane, PlaneStart};
 use crate::control::reload::ReloadWish;
 use crate::control::watch::WatchList;
 use crate::control::{ControlHandle, Facts};
+use crate::drain::Lifecycle;
 use crate::journal::Journal;
 use crate::listener::accept::{self, Handed, Handovers};
 use crate::listener::bind::{self, BindError, Bound};
+use crate::log::LogControl;
 use crate::metrics::cells::WorkerCells;
 use crate::metrics::collect::ReloadCounters;
 use crate::registry::EmbeddedRegistry;
@@ -44,15 +49,15 @@ const FEW_FILES: u64 = 4096;
 /// Wishes for reloads, and the end that makes more of them.
 pub type Reloads = (mpsc::Sender<ReloadWish>, mpsc::Receiver<ReloadWish>);
 
-/// How the process is to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stop {
-    /// Not yet.
-    No,
-    /// After a drain.
-    Drain,
-    /// At once.
-    Now,
+/// What moves the app from outside.
+#[derive(Debug)]
+pub struct Controls {
+    /// How it ends.
+    pub lifecycle: Lifecycle,
+    /// When it loads its files again.
+    pub reloads: Reloads,
+    /// What it logs.
+    pub log: LogControl,
 }
 
 /// How the process ended.
@@ -173,22 +178,18 @@ impl App {
     ///
     /// # Errors
     /// When a thread or a runtime cannot be started.
-    pub fn run(self, stop: watch::Receiver<Stop>, reloads: Reloads) -> anyhow::Result<Ended> {
+    pub fn run(self, controls: Controls) -> anyhow::Result<Ended> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .context("cannot start the control runtime")?;
-        let ended = runtime.block_on(self.control_thread(stop, reloads));
+        let ended = runtime.block_on(self.control_thread(controls));
         // A read of a file that hangs must not keep the process.
         runtime.shutdown_timeout(CUT_WAIT);
         ended
     }
 
-    async fn control_thread(
-        self,
-        mut stop: watch::Receiver<Stop>,
-        reloads: Reloads,
-    ) -> anyhow::Result<Ended> {
+    async fn control_thread(self, controls: Controls) -> anyhow::Result<Ended> {
         let room = room_for_connections();
         self.tell_listening();
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot {
@@ -250,7 +251,7 @@ impl App {
             snapshot,
             lookups: lookup_queue,
             questions: self.questions,
-            reloads,
+            reloads: controls.reloads,
             listeners: self.listeners.clone(),
             drain: drain_seen.clone(),
             stop: ended.clone(),
@@ -260,7 +261,8 @@ impl App {
         let (workers_gone, mut all_gone) = mpsc::channel::<()>(1);
         start_workers(self.data, &shared, &mut seeds, &workers_gone)?;
         drop(workers_gone);
-        let settings = follow_settings(config_seen);
+        let config_now = config_seen.clone();
+        let settings = follow_settings(config_seen, controls.log.clone());
         let facts = Arc::new(Facts {
             version: env!("CARGO_PKG_VERSION"),
             workers: cells,
@@ -271,35 +273,30 @@ impl App {
             facts,
             reload_counters,
             settings,
-        );
+        )
+        .with_process(controls.lifecycle.clone(), controls.log.clone());
         let admin = admin::spawn(self.admin, self.telemetry, deps, ended.clone())
             .context("cannot start the admin thread")?;
 
-        let asked = *stop
-            .wait_for(|s| *s != Stop::No)
-            .await
-            .context("nobody can stop us")?;
-        let forced = asked == Stop::Now || {
-            let drained = self.config.app.drain_timeout;
-            self.journal.emit(
-                "drain_started",
-                vec![("drain_timeout_s", json!(drained.as_secs_f64()))],
-                "draining: no new work soon, what is in flight is finished".to_owned(),
-            );
-            let second = stop.wait_for(|s| *s == Stop::Now);
-            tokio::select! {
-                _now = second => true,
-                () = drain_workers(&drain, &self.config, &mut all_gone) => false,
-            }
+        let ending = Ending {
+            lifecycle: &controls.lifecycle,
+            journal: &self.journal,
+            drain: &drain,
+            shared: &shared,
+            config: config_now,
         };
+        let end_kind = ending.come(&mut all_gone).await;
+        let forced = end_kind == End::Now;
         let left = open_connections(&shared);
         drain.send_replace(DrainPhase::Cut);
         if !forced {
             // Each worker ends by itself once its connections are cut.
             let _late = tokio::time::timeout(CUT_WAIT, all_gone.recv()).await;
-            let fields = vec![("open_connections", json!(left))];
-            self.journal
-                .emit("drain_finished", fields, "drained".to_owned());
+            if end_kind == (End::InOrder { told: false }) {
+                let fields = vec![("open_connections", json!(left))];
+                self.journal
+                    .emit("drain_finished", fields, "drained".to_owned());
+            }
         }
         end.send_replace(true);
         let _late = tokio::time::timeout(CUT_WAIT, async {
@@ -342,36 +339,20 @@ impl App {
 }
 
 /// What admin and telemetry need of the configuration, kept current.
-fn follow_settings(mut config: watch::Receiver<Arc<Config>>) -> watch::Receiver<admin::Settings> {
+fn follow_settings(
+    mut config: watch::Receiver<Arc<Config>>,
+    log: LogControl,
+) -> watch::Receiver<admin::Settings> {
     let first = admin::Settings::from(&*config.borrow_and_update());
     let (settings, seen) = watch::channel(first);
     tokio::spawn(async move {
         while config.changed().await.is_ok() {
-            settings.send_replace(admin::Settings::from(&*config.borrow_and_update()));
+            let config = Arc::clone(&config.borrow_and_update());
+            log.configure(config.log.level);
+            settings.send_replace(admin::Settings::from(&config));
         }
     });
     seen
-}
-
-/// Propagation delay while serving, then the drain, up to its grace.
-async fn drain_workers(
-    drain: &watch::Sender<DrainPhase>,
-    config: &Config,
-    all_gone: &mut mpsc::Receiver<()>,
-) {
-    // Without a registration nobody else routes to us: nothing to wait for.
-    tokio::time::sleep(config.app.propagation_delay.unwrap_or(Duration::ZERO)).await;
-    drain.send_replace(DrainPhase::Draining);
-    let _grace_over = tokio::time::timeout(config.app.drain_timeout, all_gone.recv()).await;
-}
-
-fn open_connections(shared: &Shared) -> u64 {
-    use std::sync::atomic::Ordering::Relaxed;
-    shared
-        .cells
-        .iter()
-        .map(|c| c.app_connections.load(Relaxed))
-        .sum()
 }
 
 fn start_workers(

@@ -6,12 +6,14 @@ pub mod client;
 pub mod config;
 pub mod demo;
 pub mod docs;
+pub mod drain;
 pub mod events;
 pub mod explain;
 pub mod explain_route;
 pub mod healthcheck;
 pub mod init;
 pub mod instances;
+pub mod log_level;
 pub mod output;
 pub mod policies;
 pub mod registries;
@@ -21,6 +23,7 @@ pub mod schema;
 pub mod status;
 pub mod upstreams;
 pub mod version;
+pub mod wait;
 
 use crate::config::environment::Environment;
 use std::io::Write;
@@ -44,6 +47,14 @@ pub enum LiveCommand {
     Registries(registries::RegistriesArgs),
     /// Load the files again; 3 when one is rejected.
     Reload(reload::ReloadArgs),
+    /// Take no new work, finish the old; the process stays.
+    Drain(drain::DrainArgs),
+    /// Drain, then end the process.
+    Quit(drain::QuitArgs),
+    /// Wait until the process is ready: 0 ready, 5 not in time, 6 nobody answers.
+    Wait(wait::WaitArgs),
+    /// Show or change what the process logs, for a time.
+    LogLevel(log_level::LogLevelArgs),
     /// For a container's HEALTHCHECK: 0 ready, 5 not ready, 6 nobody answers.
     Healthcheck(healthcheck::HealthcheckArgs),
     /// The values in force with their origin; what differs between files and process.
@@ -72,6 +83,10 @@ impl LiveCommand {
             Self::Events(args) => events::run(args, env, out, err),
             Self::Registries(args) => registries::run(args, env, out, err),
             Self::Reload(args) => reload::run(args, env, out, err),
+            Self::Drain(args) => drain::drain(args, env, out, err),
+            Self::Quit(args) => drain::quit(args, env, out, err),
+            Self::Wait(args) => wait::run(args, env, out, err),
+            Self::LogLevel(args) => log_level::run(args, env, out, err),
             Self::Healthcheck(args) => healthcheck::run(args, env, out, err),
             Self::Config(args) => config::run(args, env, out, err),
             Self::Policies(args) => policies::run(args, env, out, err),

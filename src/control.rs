@@ -8,6 +8,7 @@ mod lookup;
 pub mod plane;
 pub mod reload;
 mod sources;
+mod state;
 pub mod watch;
 
 use std::sync::Arc;

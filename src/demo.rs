@@ -19,10 +19,11 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::sync::watch;
 
-use crate::app::{App, Stop};
+use crate::app::{App, Controls};
 use crate::config::types::Listen;
 use crate::control::plane::ConfigInputs;
 use crate::control::watch::WatchList;
+use crate::drain::{Asked, Lifecycle, Stop};
 use crate::log::init_log;
 use narrate::Narrator;
 use stage::{Stage, Until};
@@ -59,7 +60,7 @@ pub fn run(
 ) -> anyhow::Result<bool> {
     let listens = setup::listens(settings)?;
     let config = setup::config(&listens, settings.plan.unit())?;
-    init_log(&config);
+    let log = init_log(&config);
     let app = App::bind(config, ConfigInputs::default(), WatchList::default())?;
     let ports = Ports::of(&app)?;
     introduce(narrator, settings, &ports);
@@ -68,12 +69,19 @@ pub fn run(
     }
     narrator.say("");
     let (journal, control) = (app.journal(), app.control());
-    let (end_app, app_ends) = watch::channel(Stop::No);
+    let lifecycle = Lifecycle::new();
+    let ends = lifecycle.clone();
     // Nothing to reload: there is no file.
     let reloads = tokio::sync::mpsc::channel(1);
     let proxy = std::thread::Builder::new()
         .name("proxy".into())
-        .spawn(move || app.run(app_ends, reloads))
+        .spawn(move || {
+            app.run(Controls {
+                lifecycle,
+                reloads,
+                log,
+            })
+        })
         .context("cannot start the proxy's thread")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -93,7 +101,11 @@ pub fn run(
         Box::pin(told).await
     });
     // Instances and traffic are gone with the stage: the drain has nothing to wait for.
-    end_app.send_replace(Stop::Drain);
+    let by = Asked {
+        actor: "demo".to_owned(),
+        note: None,
+    };
+    ends.ask(Stop::Quit, by);
     let ended = proxy.join();
     let complete = complete?;
     match ended {

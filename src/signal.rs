@@ -4,23 +4,25 @@ use std::io;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
-use crate::app::{Reloads, Stop};
+use crate::app::Reloads;
 use crate::control::reload::{Asker, ReloadWish};
+use crate::drain::{Lifecycle, Stop};
 
 /// Time for the usual end after a second signal.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// How the process is to end, and reloads that are asked for.
-pub type Signals = (watch::Receiver<Stop>, Reloads);
+pub type Signals = (Lifecycle, Reloads);
 
 /// Starts a thread that turns signals into wishes; it lives as long as the process.
 ///
 /// # Errors
 /// When the thread or the handlers cannot be had.
 pub fn listen() -> io::Result<Signals> {
-    let (stop, stops) = watch::channel(Stop::No);
+    let lifecycle = Lifecycle::new();
+    let stop = lifecycle.clone();
     let (reload, reloads) = mpsc::channel(4);
     let wishes = reload.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -53,20 +55,14 @@ pub fn listen() -> io::Result<Signals> {
                 }
             });
         })?;
-    Ok((stops, (wishes, reloads)))
+    Ok((lifecycle, (wishes, reloads)))
 }
 
 /// Passes the wish on. A second signal ends the process whatever the other threads do, also when
 /// one of them is stuck.
 #[expect(clippy::exit, reason = "the last resort of a second signal")]
-async fn ask(stop: &watch::Sender<Stop>) {
-    stop.send_modify(|wish| {
-        *wish = match *wish {
-            Stop::No => Stop::Drain,
-            Stop::Drain | Stop::Now => Stop::Now,
-        };
-    });
-    if *stop.borrow() == Stop::Now {
+async fn ask(lifecycle: &Lifecycle) {
+    if lifecycle.signalled() == Stop::Now {
         tokio::time::sleep(LAST_WORDS).await;
         std::process::exit(1);
     }

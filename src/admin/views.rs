@@ -246,3 +246,28 @@ impl From<&Diagnostic> for DiagnosticView {
         }
     }
 }
+
+/// `GET /api/v1/drain`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainView {
+    /// `serving`, `leaving` (callers are given time, everything is served), `draining`, `drained`.
+    pub stage: String,
+    /// Connections of the app that are open.
+    pub open_connections: u64,
+    /// Registrations on behalf of the app.
+    pub registrations: u64,
+    /// For people.
+    #[serde(default)]
+    pub message: String,
+}
+
+/// `GET /api/v1/log-level`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLevelView {
+    /// What holds.
+    pub filter: String,
+    /// `log.level` of the configuration.
+    pub configured: String,
+    /// When that holds again; `None`: it holds, or at the restart.
+    pub until_unix_s: Option<u64>,
+}

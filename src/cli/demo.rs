@@ -62,7 +62,7 @@ pub fn run(args: &DemoArgs, env: &dyn Environment, out: &mut dyn Write, err: &mu
     };
     let stop = match signal::listen() {
         // Without a file there is nothing to reload.
-        Ok((stop, _reloads)) => stop,
+        Ok((lifecycle, _reloads)) => lifecycle.wishes(),
         Err(error) => return fail(err, &error, 1),
     };
     let terminal = std::io::stdout().is_terminal();

@@ -4,17 +4,18 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::app::{App, Ended};
+use crate::app::{App, Controls, Ended};
 use crate::clock::Clock;
 use crate::config::environment::{Environment, Overrides};
 use crate::config::types::{Config, Embedded, Listen, RegistryKind};
 use crate::config::{LoadRequest, load};
 use crate::control::plane::ConfigInputs;
 use crate::control::watch::WatchList;
+use crate::drain::Stop;
 use crate::listener::bind;
 use crate::log::init_log;
 use crate::registry::EmbeddedRegistry;
-use crate::{app, signal};
+use crate::signal;
 
 /// Start the proxy.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -58,7 +59,7 @@ pub fn run(args: &RunArgs, env: &dyn Environment, err: &mut dyn Write) -> u8 {
              auto_discover",
         );
     }
-    init_log(&config);
+    let log = init_log(&config);
     let files = WatchList {
         main: main_file.clone(),
         globs: loaded.policy_globs,
@@ -68,11 +69,17 @@ pub fn run(args: &RunArgs, env: &dyn Environment, err: &mut dyn Write) -> u8 {
         path: main_file,
         flags,
     };
-    let (stop, reloads) = match signal::listen() {
+    let (lifecycle, reloads) = match signal::listen() {
         Ok(signals) => signals,
         Err(error) => return fail(err, &error.to_string()),
     };
-    let ended = App::bind(config, inputs, files).and_then(|app| app.run(stop, reloads));
+    let ended = App::bind(config, inputs, files).and_then(|app| {
+        app.run(Controls {
+            lifecycle,
+            reloads,
+            log,
+        })
+    });
     match ended {
         Ok(Ended::Drained) => 0,
         Ok(Ended::Forced) => 1,
@@ -114,7 +121,7 @@ pub fn registry(
             config
         }
     };
-    init_log(&config);
+    let _log = init_log(&config);
     let Some(mut settings) = embedded_of(&config) else {
         say(err, "the configuration has no registry of kind embedded");
         return 3;
@@ -144,7 +151,8 @@ fn serve_registry(settings: &Embedded, out: &mut dyn Write) -> anyhow::Result<u8
         .clone()
         .unwrap_or_else(|| Listen::Tcp(([127, 0, 0, 1], 15005).into()));
     let bound = bind::bind(&listen, 1, "--listen")?;
-    let (mut stop, _reloads) = signal::listen()?;
+    let (lifecycle, _reloads) = signal::listen()?;
+    let mut stop = lifecycle.wishes();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -166,11 +174,11 @@ fn serve_registry(settings: &Embedded, out: &mut dyn Write) -> anyhow::Result<u8
             }
         }
         out.flush()?;
-        stop.wait_for(|s| *s != app::Stop::No).await?;
+        stop.wait_for(|s| *s != Stop::No).await?;
         end.send_replace(true);
         tokio::select! {
             () = async { while tasks.join_next().await.is_some() {} } => Ok(0),
-            _second = stop.wait_for(|s| *s == app::Stop::Now) => Ok(1),
+            _second = stop.wait_for(|s| *s == Stop::Now) => Ok(1),
         }
     })
 }

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::reload::{Load, ReloadWish, rejected_files};
 use super::sources::{Registries, SourceKey};
+use super::state::{self, StateKeeper};
 use super::watch::{WatchList, watch_files};
 use super::{ControlHandle, Question};
 use crate::clock::{self, Clock, Timestamp};
@@ -141,6 +142,8 @@ pub struct Plane {
     pub(super) listeners: BTreeMap<String, Vec<String>>,
     pub(super) drain: watch::Receiver<DrainPhase>,
     seed: u64,
+    pub(super) state: StateKeeper,
+    state_due: mpsc::Receiver<state::Due>,
 }
 
 impl Plane {
@@ -156,6 +159,9 @@ impl Plane {
         let registries =
             Registries::new(start.clock, start.journal.clone(), start.stop, start.seed);
         let problems = rejected_lines(&start.config);
+        let state = StateKeeper::open(&start.config, &start.journal, start.clock.now());
+        let (due, state_due) = mpsc::channel(1);
+        state.follow(due);
         let mut plane = Self {
             reload: ReloadState {
                 loaded_at: clock::wall_now(),
@@ -194,6 +200,8 @@ impl Plane {
             listeners: start.listeners,
             drain: start.drain,
             seed: start.seed,
+            state,
+            state_due,
         };
         plane.registries.apply(&plane.config, &plane.embedded);
         plane.tell_rejected_policies();
@@ -209,7 +217,8 @@ impl Plane {
         let mut tidy = tokio::time::interval(TIDY_EVERY);
         loop {
             tokio::select! {
-                _cut = drain.wait_for(|phase| *phase == DrainPhase::Cut) => return,
+                _cut = drain.wait_for(|phase| *phase == DrainPhase::Cut) => break,
+                Some(due) = self.state_due.recv() => self.save_state(due),
                 Some(lookup) = self.lookups.recv() => self.look_up(lookup),
                 Some((lookup, answered)) = self.again_queue.recv() => {
                     self.look_up_again(lookup, answered);
@@ -220,6 +229,7 @@ impl Plane {
                 _ = tidy.tick() => self.forget_idle(),
             }
         }
+        self.saving().await;
     }
 
     /// A handle for admin, and the questions' end for [`PlaneStart`].
@@ -322,6 +332,8 @@ impl Plane {
             clock: self.clock,
             journal: self.journal.clone(),
             seed: self.seed,
+            recalled: self.state.claim(name, &self.config.policies),
+            touched: Arc::clone(&self.state.touched),
         });
         tokio::spawn(driver.run(queue));
         let live = LiveUpstream {

@@ -148,7 +148,12 @@ impl Plane {
                 ReloadResult::Rejected
             }
             Some(_) if self.reload.digests == loaded.digests => {
+                let was_ok = self.reload.last_ok;
                 self.nothing_changed(&mut report);
+                if was_ok && *asker == Asker::Watch {
+                    // Somebody else's reload took the change over while it was being watched.
+                    return report;
+                }
                 ReloadResult::Unchanged
             }
             Some(new) => {

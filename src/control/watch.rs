@@ -84,6 +84,10 @@ impl Lookout {
         let Some(main) = &list.main else {
             return Look::Quiet;
         };
+        if std::fs::File::open(main).is_err_and(|error| out_of_files(&error)) {
+            // Without a file to spare everything would look as if it were gone.
+            return Look::Quiet;
+        }
         self.looks = self.looks.wrapping_add(1);
         let stats = stats(main, &list.globs);
         let same = stats == self.stats && !self.settle.is_waiting();
@@ -94,6 +98,13 @@ impl Lookout {
         self.settle
             .look(read_digests(main, &list.globs), &list.loaded)
     }
+}
+
+/// EMFILE, ENFILE.
+fn out_of_files(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let code = Errno::from_io_error(error);
+    matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Of the files and of the folders that globs look into.

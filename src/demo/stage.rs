@@ -13,9 +13,9 @@ use super::story::{Act, Happening, Part, Plan, Story};
 use super::summary::{Seen, Summary};
 use super::traffic::Traffic;
 use super::{Ports, SERVICE};
-use crate::app::Stop;
 use crate::clock::{Clock, Timestamp};
 use crate::control::ControlHandle;
+use crate::drain::Stop;
 use crate::journal::Journal;
 use crate::status::UpstreamStatus;
 

@@ -6,7 +6,7 @@
 //! Read on: `detector/instance.rs` (the states), `detector/judge.rs` (who is abnormal),
 //! `detector/evaluate.rs` (who goes), `detector/moves.rs` (out and in), `detector/probe.rs` (trials),
 //! `detector/answer.rs` (what they say), `detector/identity.rs` (endpoints), `detector/reload.rs`
-//! (policies), `detector/overrides.rs` (operators).
+//! (policies), `detector/overrides.rs` (operators), `detector/seed.rs` (what outlives the process).
 
 mod answer;
 mod effect;
@@ -20,6 +20,7 @@ mod moves;
 mod overrides;
 mod probe;
 mod reload;
+mod seed;
 mod tally;
 mod view;
 
@@ -28,6 +29,7 @@ pub use effect::{
     TrialFailed, TrialKind, TrialStarted, Trigger,
 };
 pub use input::{Input, LeaseId, Outcome, OverrideKind, RoutableEndpoint, UpstreamFacts};
+pub use seed::{Remembered, RememberedEjection, RememberedK};
 pub use view::{InstanceView, MemoryView, OfferView, StateView, UpstreamView};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -195,6 +197,7 @@ impl Detector {
                     self.last_request = Some(self.now);
                 }
             }
+            Input::Seed(seed) => self.take_seed(seed),
             Input::Tick => {}
             Input::TrialFinished { lease, class } => self.trial_finished(lease, class),
             Input::TrialHead { lease } => self.trial_head(lease),

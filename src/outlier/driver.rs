@@ -7,6 +7,7 @@
 mod carry_out;
 mod checks;
 mod feed;
+mod memory;
 mod publish;
 mod report;
 mod view;
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
 use crate::clock::{Clock, Timestamp};
@@ -26,8 +27,10 @@ use crate::endpoint::{Address, Endpoint};
 use crate::health::checker::Verdict;
 use crate::health::counter::HealthCounter;
 use crate::journal::Journal;
+use crate::outlier::detector::Remembered;
 use crate::outlier::policy::Policy;
 use crate::outlier::{Detector, Input, Jitter, LeaseId, UpstreamFacts};
+use crate::state_file::format::KeptUpstream;
 use crate::status::{Decisions, UpstreamStatus};
 use crate::upstream::Upstream;
 
@@ -41,6 +44,8 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum Command {
     /// New settings after a reload, and where endpoints come from now if that changed.
     Settings(Box<DriverSettings>),
+    /// What outlives the process.
+    Remember(oneshot::Sender<KeptUpstream>),
     /// How things stand.
     View(oneshot::Sender<UpstreamStatus>),
 }
@@ -71,6 +76,13 @@ pub struct EndpointSource {
     pub in_process: bool,
 }
 
+/// What an earlier process left.
+#[derive(Clone, Debug, Default)]
+pub struct Recalled {
+    /// Ejections and memories.
+    pub instances: Vec<Remembered>,
+}
+
 /// What a driver starts with.
 #[derive(Debug)]
 pub struct DriverStart {
@@ -92,6 +104,10 @@ pub struct DriverStart {
     pub journal: Journal,
     /// Of all jitter.
     pub seed: u64,
+    /// What an earlier process left.
+    pub recalled: Recalled,
+    /// Told when what outlives the process has changed.
+    pub touched: Arc<Notify>,
 }
 
 /// An endpoint with our live object and what checks say.
@@ -178,6 +194,9 @@ pub struct Driver {
     /// When the youngest ramp ends and the snapshot can forget it.
     ramp_ends: Option<Timestamp>,
     checked: (mpsc::Sender<Checked>, mpsc::Receiver<Checked>),
+    /// Until the first set of endpoints.
+    recalled: Option<Recalled>,
+    touched: Arc<Notify>,
 }
 
 impl Driver {
@@ -210,6 +229,8 @@ impl Driver {
             publish_due: true,
             ramp_ends: None,
             checked: mpsc::channel(256),
+            recalled: Some(start.recalled),
+            touched: start.touched,
         }
     }
 
@@ -230,6 +251,10 @@ impl Driver {
                 biased;
                 command = commands.recv() => match command {
                     Some(Command::Settings(settings)) => self.reconfigure(*settings),
+                    Some(Command::Remember(reply)) => {
+                        self.feed();
+                        let _gone = reply.send(self.remember());
+                    }
                     Some(Command::View(reply)) => {
                         self.feed();
                         // Whoever asked may have left.

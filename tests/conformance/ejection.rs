@@ -15,4 +15,5 @@ mod examples_streak;
 mod examples_window;
 mod golden;
 mod properties;
+mod restart;
 mod world;

@@ -11,8 +11,12 @@ mod discovery;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod lifecycle;
+#[cfg(test)]
 mod prometheus;
 #[cfg(test)]
 mod registry;
 #[cfg(test)]
 mod reload;
+#[cfg(test)]
+mod state;

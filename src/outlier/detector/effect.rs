@@ -68,6 +68,19 @@ pub enum Effect {
         /// Which rule.
         refusal: Refusal,
     },
+    /// An ejection that an earlier process wrote down meets its instance.
+    Recalled {
+        /// Which.
+        address: Address,
+        /// Its step.
+        k: u32,
+        /// The next regular trial; `None`: there is no room for it, the instance is in.
+        next_trial: Option<Timestamp>,
+        /// It is observed only.
+        observed: bool,
+        /// Failures and calls of its window when it was ejected.
+        rate: (u64, u64),
+    },
     /// It is back in rotation.
     Restore(Box<Restored>),
     /// Outcomes of attempts from before the latest ejection or restore: in no window.

@@ -13,13 +13,15 @@ use crate::clock::Timestamp;
 use crate::endpoint::Address;
 
 /// A vanished address is remembered for so long, this moment included.
-const MEMORY: Duration = Duration::from_secs(5 * 60);
+pub(super) const MEMORY: Duration = Duration::from_secs(5 * 60);
 
 /// An address that left the registry's set.
 #[derive(Debug)]
 pub(super) struct Gone {
-    left_at: Timestamp,
+    pub(super) left_at: Timestamp,
     pub(super) instance: Instance,
+    /// Written down by an earlier process.
+    pub(super) seeded: bool,
 }
 
 impl Detector {
@@ -50,12 +52,21 @@ impl Detector {
             self.leave(address);
         }
         let mut replaced = BTreeSet::new();
+        let seeded = |(_, gone): &(&Address, &Gone)| gone.seeded;
+        let mut recalled: BTreeSet<Address> = self
+            .gone
+            .iter()
+            .filter(seeded)
+            .map(|(address, _)| address.clone())
+            .collect();
         for (address, endpoint) in offered {
             if self.appear(&address, &endpoint) {
                 replaced.insert(address);
             }
         }
         self.recount();
+        recalled.retain(|address| self.instances.contains_key(address));
+        self.fit_recalled(recalled);
         // A manual ejection may have reached its time while its address was away.
         self.expire_overrides();
         for address in replaced {
@@ -132,6 +143,7 @@ impl Detector {
             Gone {
                 left_at: self.now,
                 instance,
+                seeded: false,
             },
         );
         self.effects

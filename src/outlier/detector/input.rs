@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::seed::Remembered;
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
@@ -49,6 +50,8 @@ pub enum Input {
         /// Whether it may serve as a trial.
         retryable: bool,
     },
+    /// What an earlier process remembered; before the first set of endpoints.
+    Seed(Vec<Remembered>),
     /// Time passed, nothing else.
     Tick,
     /// A trial ended. A late, unknown or second answer changes nothing.

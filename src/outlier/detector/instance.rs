@@ -6,6 +6,7 @@
 //! shadow: the same states, but nobody outside acts on them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::effect::{Cause, TrialKind};
 use super::input::LeaseId;
@@ -115,6 +116,8 @@ impl Memory {
 #[derive(Clone, Debug)]
 pub(super) struct Ejection {
     pub(super) at: Timestamp,
+    /// How long it was out before that, in an earlier process.
+    pub(super) out_before: Duration,
     pub(super) origin: Origin,
     pub(super) k: u32,
     /// The next regular trial.

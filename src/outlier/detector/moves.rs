@@ -87,6 +87,7 @@ impl Detector {
         instance.times_ejected = instance.times_ejected.saturating_add(1);
         instance.ejection = Some(Box::new(Ejection {
             at: now,
+            out_before: Duration::ZERO,
             origin,
             k,
             next,
@@ -157,7 +158,7 @@ impl Detector {
         let restored = Box::new(Restored {
             address: address.clone(),
             restored_by: by,
-            ejected_for: now.since(ejection.at),
+            ejected_for: now.since(ejection.at) + ejection.out_before,
             k: ejection.k,
             remembered,
             ramp,

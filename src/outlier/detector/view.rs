@@ -1,6 +1,7 @@
 //! The state between effects, for snapshots, metrics and explaining. Read only.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Detector;
 use super::effect::{Cause, Evidence, Numbers, TrialKind};
@@ -57,8 +58,10 @@ pub enum StateView {
     In,
     /// Out, and probed.
     Ejected {
-        /// Since when.
+        /// Since when, in this process.
         at: Timestamp,
+        /// How long before that, in an earlier one.
+        out_before: Duration,
         /// Observed only: it still gets traffic.
         observed: bool,
         /// Step of the schedule.
@@ -233,6 +236,7 @@ fn state_of(instance: &Instance) -> StateView {
             };
             StateView::Ejected {
                 at,
+                out_before: ejection.out_before,
                 observed: ejection.origin == Origin::Shadow,
                 k: ejection.k,
                 next_trial: ejection.next,

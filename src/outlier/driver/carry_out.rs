@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::memory::touches;
 use super::{Driver, report};
 use crate::endpoint::Address;
 use crate::endpoint::instance::Standing;
@@ -24,6 +25,9 @@ impl Driver {
         while let Some(effect) = self.detector.poll_effect() {
             self.apply(&effect);
             self.count(&effect);
+            if touches(&effect) {
+                self.touched.notify_one();
+            }
             report::report(self, &effect);
         }
     }
@@ -53,6 +57,7 @@ impl Driver {
             | Effect::CorrelatedFailure { .. }
             | Effect::InstanceLeft { .. }
             | Effect::OverrideRefused { .. }
+            | Effect::Recalled { .. }
             | Effect::Stale { .. }
             | Effect::Suppress(_)
             | Effect::TrialFailed(_)
@@ -108,6 +113,7 @@ impl Driver {
             | Effect::OverrideSet { .. }
             | Effect::OverrideExpired { .. }
             | Effect::OverrideRefused { .. }
+            | Effect::Recalled { .. }
             | Effect::Stale { .. }
             | Effect::StartTrial(_)
             | Effect::WithdrawOffer { .. } => {}

@@ -171,7 +171,9 @@ impl Driver {
         }
         drop(old);
         let list = self.routable_endpoints();
+        self.recall();
         self.detector.handle(Input::Endpoints(list), now);
+        self.stand_as_decided();
         for address in hints {
             self.detector.handle(Input::Hint { address }, now);
         }

@@ -52,6 +52,13 @@ pub(super) fn report(driver: &mut Driver, effect: &Effect) {
             let fields = vec![("ejected", json!(ejected))];
             emit(driver, "instance_left", Some(address), fields, msg);
         }
+        Effect::Recalled {
+            address,
+            k,
+            next_trial,
+            observed,
+            rate,
+        } => recalled(driver, address, *k, *next_trial, *observed, *rate),
         Effect::CapZero(numbers) => {
             tracing::warn!(
                 upstream = %driver.upstream.name,
@@ -250,6 +257,39 @@ fn trial_failed(driver: &mut Driver, failed: &TrialFailed) {
         seconds(next_trial.since(driver.clock.now()))
     );
     emit(driver, "probe_failed", Some(address), fields, msg);
+}
+
+/// An ejection of an earlier process goes on, or ends for want of room.
+fn recalled(
+    driver: &mut Driver,
+    address: &Address,
+    k: u32,
+    next_trial: Option<Timestamp>,
+    observed: bool,
+    (failures, calls): (u64, u64),
+) {
+    let name = driver.upstream.name.clone();
+    if let Some(member) = driver.members.get_mut(address) {
+        let why = format!("before the restart {failures} of {calls} calls failed");
+        member.story.ejected_because = next_trial.is_some().then_some(why);
+    }
+    let msg = match next_trial {
+        Some(at) => format!(
+            "{address} of {name} stays ejected after the restart; next probe in {} (k={k})",
+            seconds(at.since(driver.clock.now()))
+        ),
+        None => format!(
+            "{address} of {name} was ejected before the restart and is used again: the cap has no \
+             room for it; k={k} is remembered"
+        ),
+    };
+    let fields = vec![
+        ("ejected", json!(next_trial.is_some())),
+        ("observed", json!(observed)),
+        ("k", json!(k)),
+        ("next_probe_at", wall(driver, next_trial)),
+    ];
+    emit(driver, "ejection_recalled", Some(address), fields, msg);
 }
 
 fn numbers_fields(numbers: &Numbers) -> Fields {

@@ -1,7 +1,7 @@
 //! How one upstream stands, for admin and metrics: numbers, and one sentence per instance.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::publish::{passes, state_label};
 use super::{Driver, Member, report};
@@ -129,7 +129,8 @@ impl Driver {
             next_probe_at: next
                 .map(|at| humantime::format_rfc3339_millis(self.wall(at)).to_string()),
             next_probe_unix_s: next.map(|at| unix(self.wall(at))),
-            ejected_for_s: ejected_at(view).map(|at| self.clock.now().since(at).as_secs_f64()),
+            ejected_for_s: ejected_at(view)
+                .map(|(at, before)| (self.clock.now().since(at) + before).as_secs_f64()),
             times_ejected: view.times_ejected,
             remembered_k: view.memory.map(|memory| memory.k),
             in_flight: member.instance.in_flight(),
@@ -243,9 +244,10 @@ impl Driver {
     }
 }
 
-fn ejected_at(view: &InstanceView) -> Option<Timestamp> {
+fn ejected_at(view: &InstanceView) -> Option<(Timestamp, Duration)> {
     match view.state {
-        StateView::Ejected { at, .. } | StateView::EjectedByOperator { at, .. } => Some(at),
+        StateView::Ejected { at, out_before, .. } => Some((at, out_before)),
+        StateView::EjectedByOperator { at, .. } => Some((at, Duration::ZERO)),
         StateView::In => None,
     }
 }

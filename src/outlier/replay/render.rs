@@ -78,6 +78,7 @@ pub(super) fn line(effect: &Effect, at: Timestamp) -> Option<Map<String, Value>>
         | Effect::OverrideSet { .. }
         | Effect::OverrideExpired { .. }
         | Effect::OverrideRefused { .. }
+        | Effect::Recalled { .. }
         | Effect::Stale { .. }
         | Effect::TrialIgnored { .. }
         | Effect::TrialPassed { .. }

@@ -46,6 +46,8 @@ impl Seen {
             "correlated",
             "cap_zero",
             "refused",
+            "recalled",
+            "no_room",
         ]
         .iter()
         .all(|what| self.counts.contains_key(what))
@@ -123,6 +125,13 @@ impl Model {
                     self.disabled.remove(address);
                 }
             }
+            Effect::Recalled {
+                address,
+                k,
+                next_trial,
+                observed,
+                ..
+            } => self.recalled(address, *k, *next_trial, *observed, policy, now),
             Effect::Suppress(_) => self.seen.note("suppress"),
             Effect::LastResort { on: true } => self.seen.note("last_resort"),
             Effect::Stale { .. } => self.seen.note("stale"),
@@ -223,6 +232,49 @@ impl Model {
         );
         self.out.insert(address.clone(), true);
         self.seen.note("eject");
+    }
+
+    /// An earlier process ended, another begins.
+    pub(crate) fn restarted(&mut self) {
+        let seen = std::mem::take(&mut self.seen);
+        *self = Self {
+            seen,
+            ..Self::default()
+        };
+    }
+
+    fn recalled(
+        &mut self,
+        address: &Address,
+        k: u32,
+        next_trial: Option<Timestamp>,
+        observed: bool,
+        policy: &Policy,
+        now: Timestamp,
+    ) {
+        assert!(k >= 1 && k <= policy.max_recovery_checks);
+        let Some(next) = next_trial else {
+            self.seen.note("no_room");
+            return;
+        };
+        let unit = policy.recovery_detection_unit_time;
+        assert!(next <= now + unit * k, "{address} waits too long");
+        assert_eq!(observed, policy.mode == Mode::Observe);
+        self.seen.note("recalled");
+        if observed {
+            return;
+        }
+        self.out.insert(address.clone(), true);
+        let n = self.routable().count();
+        let out = self.routable().filter(|a| self.out.get(*a) == Some(&true));
+        let rate = usize::try_from(policy.instance_removal_rate_threshold_bp).unwrap();
+        let min = usize::try_from(policy.min_ejectable).unwrap();
+        let limit = (n * rate / 10_000).max(min).min(n.saturating_sub(1));
+        let out = out.count();
+        assert!(
+            out <= limit || !self.is_routable(address),
+            "{out} of {n} out, {limit} allowed"
+        );
     }
 
     fn override_set(&mut self, address: &Address, kind: OverrideKind) {

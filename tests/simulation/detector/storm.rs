@@ -70,10 +70,11 @@ impl Storm {
             700..740 => self.late_answer(),
             740..800 => self.flap(false),
             800..860 => self.check(),
-            860..900 => {
+            860..896 => {
                 let address = self.any_address();
                 self.feed(Input::Hint { address });
             }
+            896..900 => self.restart(),
             900..905 => self.reload(),
             905..925 if self.restless => self.reload(),
             925..950 => self.command(),
@@ -268,6 +269,29 @@ impl Storm {
             _ => Input::Policy(Some(Arc::new(any_policy(&mut self.rng, Mode::Enforce)))),
         };
         self.feed(input);
+    }
+
+    /// The process ends; what is remembered goes into the next one, with the same policy or another.
+    fn restart(&mut self) {
+        self.feed(Input::Tick);
+        let kept = self.detector.remembered();
+        let policy = match self.rng.u8(0..4) {
+            0 => {
+                let mode = self
+                    .rng
+                    .choice([Mode::Enforce, Mode::Observe, Mode::Disabled]);
+                Arc::new(any_policy(&mut self.rng, mode.unwrap()))
+            }
+            _ => Arc::clone(self.detector.policy()),
+        };
+        let facts = any_facts(&mut self.rng);
+        let jitter = Jitter::new(self.rng.u64(..), 10);
+        self.detector = Detector::new(policy, facts, jitter, Timestamp::from_millis(self.fed));
+        self.leases.clear();
+        self.in_flight.clear();
+        self.model.restarted();
+        self.feed(Input::Seed(kept));
+        self.flap(false);
     }
 
     fn command(&mut self) {
