@@ -14,8 +14,10 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use criterion::{BatchSize, BenchmarkId, Criterion};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, request};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, request};
 use outrigger::balancer::{PickContext, RoundRobinState, pick};
 use outrigger::clock::Timestamp;
 use outrigger::config::types::{Config, LoadBalancer};
@@ -28,6 +30,9 @@ use outrigger::outlier::detector::Outcome;
 use outrigger::outlier::policy::Policy;
 use outrigger::outlier::window::{BucketIndex, Sample, Window};
 use outrigger::outlier::{Detector, Input, Jitter, OutcomeClass, RoutableEndpoint, UpstreamFacts};
+use outrigger::protocol::http1::chunked::ChunkReader;
+use outrigger::protocol::http1::head::{HeadLimits as ResponseLimits, take};
+use outrigger::protocol::http1::request::{BodyLength, RequestLine, write_head};
 use outrigger::router::{Authority, Route, RouteTable, Settings, TableBuilder, route};
 use outrigger::upstream::Upstream;
 use outrigger::upstream::headers::{Seen, clean_request, clean_response};
@@ -43,6 +48,7 @@ fn main() {
     picks(&mut criterion);
     headers(&mut criterion);
     windows(&mut criterion);
+    codec(&mut criterion);
     detector(&mut criterion);
     criterion.final_summary();
 }
@@ -295,6 +301,60 @@ fn windows(criterion: &mut Criterion) {
             });
         });
     }
+    group.finish();
+}
+
+/// HTTP/1.1 towards an instance: a request's head out, a response's head and chunks in.
+fn codec(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("http1");
+    let fields = fields(&[]);
+    let target = PathAndQuery::from_static("/v1/orders?page=2");
+    let line = RequestLine {
+        method: &Method::GET,
+        target: &target,
+        headers: &fields,
+        host: None,
+        instead: None,
+    };
+    let mut out = Vec::new();
+    group.bench_function("write_head", |b| {
+        b.iter(|| {
+            out.clear();
+            write_head(&mut out, black_box(&line), BodyLength::Absent);
+            out.len()
+        });
+    });
+    let limits = ResponseLimits {
+        max_headers: 256,
+        max_bytes: 256 * 1024,
+    };
+    let head = "HTTP/1.1 200 OK\r\nserver: nginx\r\ndate: Mon, 30 Nov 2026 12:00:00 GMT\r\n\
+                content-type: application/json\r\ncontent-length: 1024\r\netag: \"5f\"\r\n\r\n";
+    let mut spare = HeaderMap::new();
+    group.bench_function("take_head", |b| {
+        b.iter_batched_ref(
+            || BytesMut::from(head),
+            |buf| {
+                let taken = take(buf, limits, &Method::GET, &mut spare).unwrap().unwrap();
+                let status = taken.status;
+                spare = taken.headers;
+                status
+            },
+            BatchSize::SmallInput,
+        );
+    });
+    let chunks = format!("{}0\r\n\r\n", "10\r\n0123456789abcdef\r\n".repeat(16));
+    group.bench_function("sixteen_chunks", |b| {
+        b.iter_batched_ref(
+            || (ChunkReader::new(1024, 8), BytesMut::from(chunks.as_str())),
+            |(reader, buf)| {
+                while !reader.is_done() {
+                    black_box(reader.step(buf).unwrap());
+                }
+            },
+            BatchSize::SmallInput,
+        );
+    });
     group.finish();
 }
 

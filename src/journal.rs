@@ -15,7 +15,7 @@ use crate::sink::Lines;
 const VERSION: u8 = 1;
 
 /// What events are called. The conformance tests hold it up to what is emitted.
-pub const EVENTS: [&str; 21] = [
+pub const EVENTS: [&str; 26] = [
     "listening",
     "stopped",
     "drain_started",
@@ -37,6 +37,11 @@ pub const EVENTS: [&str; 21] = [
     "override_set",
     "override_expired",
     "override_cleared",
+    "deregistered",
+    "ejection_recalled",
+    "log_level_changed",
+    "state_loaded",
+    "state_rejected",
 ];
 
 /// The journal; clones are the same one.

@@ -130,7 +130,7 @@ fn the_log_filter_changes_for_a_time_and_with_the_configuration() {
     assert_eq!(said(&outrigger(&proxy, &["log-level"])), "error\n");
     assert_eq!(
         outrigger(&proxy, &["log-level", "loud"]).status.code(),
-        Some(1)
+        Some(2)
     );
     let text = proxy.config_text().replace("level: error", "level: info");
     fs::write(proxy.config_path(), text).unwrap();

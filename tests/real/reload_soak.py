@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Acceptance runs of reloads and restarts: the built binary under load, on loopback, standard library only.
 
-  reload_soak.py reloads  [--rate 500]  20 reloads with a WebSocket open, three of them broken; then 200
-                                        more: no failed request, k unchanged, open files and memory flat
+  reload_soak.py reloads  [--rate 500]  20 reloads with a WebSocket and a gRPC stream open, three of them
+                                        broken; then 200 more: no failed request, k unchanged, open files and
+                                        memory flat
   reload_soak.py restart  [--rate 300]  restart with a state file behind a client that retries: the
                                         ejected instance gets no request before its next probe
   reload_soak.py soak     [--minutes 10] [--rate 200]
@@ -74,6 +75,102 @@ class Instance:
         finally:
             self.writers.discard(writer)
             writer.close()
+
+
+def frame(kind, flags, stream, payload=b""):
+    """A frame of HTTP/2 (RFC 9113, 4.1)."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def literal(name, value):
+    """A header field that is not indexed (RFC 7541, 6.2.2)."""
+    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
+
+
+class Frames:
+    """One side of an HTTP/2 connection: what everybody must answer is answered."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+
+    async def next(self):
+        while True:
+            head = await self.reader.readexactly(9)
+            payload = await self.reader.readexactly(int.from_bytes(head[:3], "big"))
+            kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big") & 0x7FFFFFFF
+            if kind in (SETTINGS, PING) and not flags & ACK:
+                self.writer.write(frame(kind, ACK, 0, payload if kind == PING else b""))
+            elif kind in (DATA, HEADERS, RESET, GOAWAY):
+                return kind, flags, stream, payload
+
+
+class GrpcInstance:
+    """A gRPC instance with one kind of call: a message with a running number every 100 ms."""
+
+    def __init__(self):
+        self.ending = False
+
+    async def start(self):
+        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.address = "127.0.0.1:%d" % self.server.sockets[0].getsockname()[1]
+        return self
+
+    async def serve(self, reader, writer):
+        try:
+            await reader.readexactly(24)
+            writer.write(frame(SETTINGS, 0, 0))
+            frames, calls = Frames(reader, writer), []
+            while True:
+                kind, _, stream, _ = await frames.next()
+                if kind == HEADERS:
+                    calls.append(asyncio.create_task(self.call(writer, stream)))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async def call(self, writer, stream):
+        kind = literal(b"content-type", b"application/grpc")
+        writer.write(frame(HEADERS, END_HEADERS, stream, b"\x88" + kind))
+        number = 0
+        while not self.ending:
+            message = b"\0" + (4).to_bytes(4, "big") + number.to_bytes(4, "big")
+            writer.write(frame(DATA, 0, stream, message))
+            number += 1
+            await asyncio.sleep(0.1)
+        status = literal(b"grpc-status", b"0")
+        writer.write(frame(HEADERS, END_HEADERS | END_STREAM, stream, status))
+
+
+class GrpcCall:
+    """A server-streaming call through the proxy; `numbers` are those of its messages."""
+
+    def __init__(self, address):
+        self.address, self.numbers, self.ended = address, [], None
+        self.task = asyncio.create_task(self.run())
+
+    async def run(self):
+        host, port = self.address.rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        fields = literal(b":path", b"/demo.Numbers/Count") + literal(b":authority", b"grpc")
+        fields += literal(b"content-type", b"application/grpc") + literal(b"te", b"trailers")
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0))
+        writer.write(frame(HEADERS, END_HEADERS, 1, b"\x83\x86" + fields))
+        writer.write(frame(DATA, END_STREAM, 1, b"\0\0\0\0\0"))
+        frames, data = Frames(reader, writer), b""
+        while True:
+            kind, flags, stream, payload = await frames.next()
+            if kind == DATA:
+                data += payload
+                while len(data) >= 9:
+                    self.numbers.append(int.from_bytes(data[5:9], "big"))
+                    data = data[9:]
+            if kind in (RESET, GOAWAY) or flags & END_STREAM:
+                self.ended = {DATA: "data", HEADERS: "trailers", RESET: "reset", GOAWAY: "goaway"}[kind]
+                writer.close()
+                return
 
 
 class Proxy:
@@ -210,11 +307,13 @@ class Load:
         await asyncio.gather(*self.tasks)
 
 
-def config(instances, n=0, state=False, data="127.0.0.1:0"):
+def config(instances, n=0, state=False, data="127.0.0.1:0", grpc=None):
     lines = ["# %d" % n, "version: 1", f'listen: "{data}"', "workers: 2", 'admin: {listen: "127.0.0.1:0"}',
              'telemetry: {listen: "127.0.0.1:0", access_log: {mode: none}}',
              "auto_discover: false", "services:", "  svc:", "    via: " + ["none", "response"][n % 2],
              "    endpoints: [%s]" % ", ".join('"%s"' % i.address for i in instances)]
+    if grpc:
+        lines += ["  grpc:", "    protocol: grpc", f'    endpoints: ["{grpc.address}"]']
     if state:
         lines.insert(2, "state_file: ./state.json")
     return "\n".join(lines) + "\n"
@@ -240,9 +339,10 @@ def verdict_of(views):
 async def reloads(args, folder, figures):
     instances = [await Instance().start() for _ in range(4)]
     instances[3].bad = True
+    grpc = await GrpcInstance().start()
     prepare(folder)
     proxy = Proxy(args.binary, folder)
-    proxy.write(config(instances))
+    proxy.write(config(instances, grpc=grpc))
     await proxy.start()
     load = Load(lambda: proxy.listeners["data"], args.rate)
     await proxy.until(lambda: proxy.count("instance_ejected"), "the ejection")
@@ -256,31 +356,38 @@ async def reloads(args, folder, figures):
         if await asyncio.wait_for(reader.readexactly(len(word)), 10) != word:
             raise Broken("the WebSocket says something else")
 
+    call = GrpcCall(proxy.listeners["data"])
+    await proxy.until(lambda: len(call.numbers) > 2, "the stream")
+
     policy = POLICY.format(unit="10m")
     for n in range(1, 21):
         if n == 5:
             await proxy.reload("version: 1\nservices: [\n", "rejected")
         elif n == 10:
-            await proxy.reload(config(instances, n) + "limts: {}\n", "rejected")
+            await proxy.reload(config(instances, n, grpc=grpc) + "limts: {}\n", "rejected")
         elif n == 15:
             await proxy.reload(POLICY.format(unit="soon"), "partial", "policies/quick.yaml")
             proxy.write(policy, "policies/quick.yaml")
         else:
-            await proxy.reload(config(instances, n), "applied")
+            await proxy.reload(config(instances, n, grpc=grpc), "applied")
         await echo(b"reload %d" % n)
         await asyncio.sleep(0.25)
     files, rss = [proxy.files()], [proxy.rss_kib()]
     for n in range(21, 221):
-        await proxy.reload(config(instances, n), "applied")
+        await proxy.reload(config(instances, n, grpc=grpc), "applied")
         if n % 20 == 0:
             files.append(proxy.files())
             rss.append(proxy.rss_kib())
     await echo(b"still")
+    grpc.ending = True
+    await proxy.until(lambda: call.ended, "the end of the stream")
     after = verdict_of(await proxy.instances())
     await load.stop()
-    figures.update(requests=load.done, failed=len(load.failed), files=files, rss_kib=rss,
+    numbers = len(call.numbers)
+    figures.update(stream_messages=numbers, stream_ended=call.ended, requests=load.done, failed=len(load.failed), files=files, rss_kib=rss,
                    ejection_before=before, ejection_after=after)
     await proxy.stop()
+    check(call.numbers == list(range(numbers)) and call.ended == "trailers", "the gRPC stream was touched")
     check(figures["failed"] == 0, f"{load.failed[:5]}")
     check(before == after and len(before) == 1, f"ejection {before} became {after}")
     check(files[-1] <= files[1] + 4, f"open files grow: {files}")
@@ -346,8 +453,7 @@ async def soak(args, folder, figures):
         await asyncio.sleep(min(10, max(0, end - time.monotonic())))
     await load.stop()
     # A failed request has a cause that an event tells of, within the window before or after it.
-    kinds = {"instance_ejected", "instance_left", "instance_restored", "probe_failed", "ejection_suppressed",
-             "config_reloaded"}
+    kinds = {"instance_ejected", "instance_left", "instance_restored", "probe_failed", "ejection_suppressed"}
     at = sorted(e["at"] for e in proxy.events if e["event"] in kinds)
     near = lambda t: bisect.bisect_left(at, t + 3) > bisect.bisect_left(at, t - 3)
     unmatched = [f for f in load.failed if not near(f[0])]
