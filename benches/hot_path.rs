@@ -335,7 +335,9 @@ fn codec(criterion: &mut Criterion) {
         b.iter_batched_ref(
             || BytesMut::from(head),
             |buf| {
-                let taken = take(buf, limits, &Method::GET, &mut spare).unwrap().unwrap();
+                let taken = take(buf, limits, &Method::GET, &mut spare)
+                    .unwrap()
+                    .unwrap();
                 let status = taken.status;
                 spare = taken.headers;
                 status

@@ -10,7 +10,7 @@ use crate::access_log::{AccessLog, EndNote, RequestNote};
 use crate::clock::Timestamp;
 use crate::endpoint::instance::Instance;
 use crate::error::Reason;
-use crate::metrics::cells::AppProtocol;
+use crate::metrics::cells::{AppProtocol, Limit};
 use crate::outlier::policy::Policy;
 use crate::router::Route;
 use crate::worker::{DrainPhase, Snapshot, Worker};
@@ -146,6 +146,11 @@ impl RequestGuard {
     /// The answer broke off after its head.
     pub fn broken(&mut self, reason: Reason) {
         self.reason = Some(reason);
+    }
+
+    /// A limit bit.
+    pub fn limit_hit(&self, limit: Limit) {
+        self.worker.limit_hit(limit);
     }
 
     /// Now.

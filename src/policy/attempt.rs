@@ -414,6 +414,10 @@ fn send_failed(
         guard.ignore(IgnoredCause::ClientCancel);
         return app_fault(attempt, fault);
     }
+    if fault.own {
+        guard.finish(OutcomeClass::Ignored, None);
+        return failed(Reason::BadRequest, fault.text, Trigger::Other);
+    }
     let address = guard.instance.address.clone();
     let SendFault {
         refused,

@@ -24,6 +24,8 @@ pub(super) struct SendFault {
     pub(super) too_large: bool,
     /// A multiplexed connection takes no more streams.
     pub(super) connection_over: bool,
+    /// The request body was not what it said: not the instance's doing.
+    pub(super) own: bool,
     /// For people.
     pub(super) text: String,
 }
@@ -42,6 +44,7 @@ impl SendFault {
             protocol: matches!(error, WireError::Fault(_)),
             too_large: matches!(error, WireError::Fault(WireFault::TooLarge)),
             connection_over: true,
+            own: matches!(error, WireError::Upload),
             text: error.to_string(),
         }
     }
@@ -55,6 +58,7 @@ impl SendFault {
             protocol: error.is_parse() || too_large,
             too_large,
             connection_over: unsent || h2_goaway(error) || error.is_closed(),
+            own: false,
             text: error.to_string(),
         }
     }

@@ -6,6 +6,7 @@ mod body;
 mod call;
 mod upload;
 
+use std::cell::RefCell;
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -24,6 +25,14 @@ use crate::protocol::http1::head::HeadLimits;
 /// Bytes asked for with one read: at first, and at most after reads that were full.
 const READ: usize = 8 * 1024;
 const MOST_READ: usize = 128 * 1024;
+/// Room for writing that is kept for another message, and how many are kept.
+const MOST_OUT: usize = 16 * 1024;
+const MOST_SPARE: usize = 256;
+
+thread_local! {
+    /// Room for reading and writing that no connection needs at the moment.
+    static SPARE: RefCell<Vec<(BytesMut, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Why a request got no response, or no whole one.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +50,7 @@ pub enum WireError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Our side gave no whole request body.
-    #[error("the request body ended early")]
+    #[error("the request body has another length than announced")]
     Upload,
 }
 
@@ -89,6 +98,32 @@ impl Connection {
                         .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
             }
             Socket::Reading(_) | Socket::Gone => false,
+        }
+    }
+
+    /// Room for a message. An idle connection has none: thousands of them would push each other's room
+    /// out of the processor's caches, the room used last is still there.
+    fn take_room(&mut self) {
+        let spare = SPARE.with_borrow_mut(Vec::pop);
+        let (buf, out) = spare.unwrap_or_default();
+        if self.buf.is_empty() {
+            self.buf = buf;
+        }
+        self.out = out;
+    }
+
+    /// Leaves its room to others, before it idles. Room that a large message took goes.
+    pub fn give_room(&mut self) {
+        let (buf, mut out) = (std::mem::take(&mut self.buf), std::mem::take(&mut self.out));
+        let large = self.read_size > READ || out.capacity() > MOST_OUT;
+        self.read_size = READ;
+        out.clear();
+        if !large {
+            SPARE.with_borrow_mut(|spare| {
+                if spare.len() < MOST_SPARE {
+                    spare.push((buf, out));
+                }
+            });
         }
     }
 

@@ -243,18 +243,23 @@ impl Lent {
     }
 
     /// Gives the connection back after a complete response, if another request may follow on it.
-    pub fn release(self, response: &Receiving, now: Timestamp) {
+    pub fn release(self, mut response: Receiving, now: Timestamp) {
         let Self {
-            open,
+            mut open,
             max_idle,
             spent,
             pool,
             ..
         } = self;
         let serving = pool.instance.standing() == Standing::Serving;
-        if !serving || spent || !response.leaves_reusable(&open.connection) {
+        if !response.leaves_reusable(&open.connection) {
+            response.outlived_by_request(open);
             return;
         }
+        if !serving || spent {
+            return;
+        }
+        open.connection.give_room();
         let mut idle = pool.idle.borrow_mut();
         // The bound is the sidecar's; each worker keeps its share.
         let share = max_idle.div_ceil(pool.workers).max(1);

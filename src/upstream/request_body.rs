@@ -127,6 +127,7 @@ impl RequestBody {
         let attempt = self.attempt.get().wrapping_add(1);
         self.attempt.set(attempt);
         self.written_at.set(None);
+        self.waiting_since.set(None);
         let now = self.clock.now();
         self.offered_at.set(now);
         AttemptBody {
@@ -162,6 +163,11 @@ impl RequestBody {
             Some(since) => Stall::App(since),
             None => Stall::Instance(self.offered_at.get()),
         }
+    }
+
+    /// When it moved last towards the newest attempt's instance.
+    pub fn moved_at(&self) -> Timestamp {
+        self.offered_at.get()
     }
 
     /// The task to wake when the body is written or breaks.
@@ -324,6 +330,15 @@ impl AttemptBody {
             body: None,
             attempt: 0,
             cursor: 0,
+        }
+    }
+
+    /// Bytes of the request went out.
+    pub fn moved(&self) {
+        if let Some(body) = &self.body
+            && body.attempt.get() == self.attempt
+        {
+            body.offered_at.set(body.clock.now());
         }
     }
 

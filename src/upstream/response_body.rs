@@ -14,10 +14,11 @@ use hyper::body::Incoming;
 
 use super::http1::{Receiving, WireError};
 use super::pool::{Lent, Stream};
-use super::request_body::{BodyFault, RequestBody};
+use super::request_body::{BodyFault, RequestBody, Stall};
 use crate::clock::Timestamp;
 use crate::error::Reason;
 use crate::listener::request::RequestGuard;
+use crate::metrics::cells::Limit;
 use crate::outlier::classify::{ErrorKind, OutcomeClass, classify_grpc};
 use crate::policy::outcome::{AttemptGuard, Cancelled};
 use crate::timer::Timer;
@@ -173,7 +174,7 @@ impl UpstreamBody {
         }
         let at = self.moment.unwrap_or_else(|| self.request.now());
         match self.source.take() {
-            Some(Source::Http1(lent, receiving)) => lent.release(&receiving, at),
+            Some(Source::Http1(lent, receiving)) => lent.release(receiving, at),
             Some(Source::Http2(..)) | None => {}
         }
         self.request.complete(at);
@@ -197,10 +198,14 @@ impl UpstreamBody {
         });
     }
 
-    /// No byte for too long. Charged only where the length says that bytes are missing.
+    /// No byte for too long. Charged only where the length says that bytes are missing, and not where
+    /// the app is awaited.
     fn stalled(&mut self, since: Timestamp, lateness: Duration) {
         if let Some(attempt) = self.attempt.take() {
-            if self.sized {
+            let app = self.request_body.as_ref().is_some_and(|body| {
+                body.written_at().is_none() && matches!(body.stall(), Stall::App(_))
+            });
+            if self.sized && !app {
                 attempt.timed_out(ErrorKind::Idle, since, lateness);
             } else {
                 attempt.finish(OutcomeClass::Ignored, None);
@@ -217,6 +222,15 @@ impl UpstreamBody {
         let Some(source) = self.source.as_mut().filter(|_| self.attempt.is_some()) else {
             return Poll::Ready(None);
         };
+        if let Some(body) = &self.request_body {
+            body.set_owner(cx.waker());
+            if let Some(fault) = body.fault() {
+                if fault == BodyFault::TooLarge {
+                    self.request.limit_hit(Limit::MaxBodyBytes);
+                }
+                return self.break_off(cx);
+            }
+        }
         let polled = source.poll_frame(cx);
         let ended = source.is_end_stream();
         match polled {
@@ -226,11 +240,20 @@ impl UpstreamBody {
                     return Poll::Pending;
                 };
                 let now = self.request.now();
-                let since = *self.waiting_since.get_or_insert(now);
-                self.timer.set(since + idle);
-                if self.timer.poll(cx).is_pending() {
-                    return Poll::Pending;
-                }
+                let waiting = *self.waiting_since.get_or_insert(now);
+                let since = loop {
+                    // What goes out counts as well as what comes in.
+                    let moved = self.request_body.as_ref().map(|body| body.moved_at());
+                    let since = moved.map_or(waiting, |moved| moved.max(waiting));
+                    self.timer.set(since + idle);
+                    if self.timer.poll(cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                    let latest = self.request_body.as_ref().map(|body| body.moved_at());
+                    if latest.is_none_or(|latest| latest <= since) {
+                        break since;
+                    }
+                };
                 let late = self.request.now().since(self.timer.at());
                 self.stalled(since, late);
                 Poll::Ready(Some(Err(Aborted)))
@@ -264,14 +287,18 @@ impl UpstreamBody {
                 if self.grpc && !self.sent_any {
                     return Poll::Ready(Some(Ok(self.lost_status())));
                 }
-                // What came before the break may have come in this very turn: hyper writes it out
-                // before it hears of the break.
-                self.broken(ErrorKind::Truncated, Reason::UpstreamReset);
-                self.breaking = true;
-                cx.waker().wake_by_ref();
-                Poll::Pending
+                self.break_off(cx)
             }
         }
+    }
+
+    /// The break is told at the next turn: what came before it may have come in this one, and hyper
+    /// writes that out first.
+    fn break_off(&mut self, cx: &Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Aborted>>> {
+        self.broken(ErrorKind::Truncated, Reason::UpstreamReset);
+        self.breaking = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// A gRPC answer that ended without a status: 13, and the instance is charged.

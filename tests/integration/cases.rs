@@ -13,6 +13,7 @@
 mod a_framing;
 mod b_syntax;
 mod c_authority;
+mod codec;
 mod d_headers;
 mod e_interim;
 mod f_bodiless;

@@ -113,6 +113,9 @@ impl ChunkReader {
                             Ok(())
                         };
                     };
+                    if end > MAX_EXTENSIONS {
+                        return Err(BAD_LINE);
+                    }
                     let line = buf.get(..end).and_then(|line| line.strip_suffix(b"\r"));
                     let (size, extension) = chunk_size(line.ok_or(BAD_LINE)?)?;
                     self.extensions += extension;
@@ -177,7 +180,7 @@ fn trailer_map(fields: &[httparse::Header<'_>]) -> Result<HeaderMap, WireFault> 
     Ok(trailers)
 }
 
-/// A chunk's size and how many bytes follow it on its line.
+/// A chunk's size and how many bytes of extensions follow it on its line; some servers pad it.
 fn chunk_size(line: &[u8]) -> Result<(u64, usize), WireFault> {
     let digits = line.iter().take_while(|b| b.is_ascii_hexdigit()).count();
     let (size, rest) = line.split_at_checked(digits).ok_or(BAD_SIZE)?;
@@ -191,7 +194,7 @@ fn chunk_size(line: &[u8]) -> Result<(u64, usize), WireFault> {
     let text = std::str::from_utf8(size).map_err(|_| BAD_SIZE)?;
     let size = u64::from_str_radix(text, 16)
         .map_err(|_| WireFault::Malformed("a chunk's size is too large"))?;
-    Ok((size, rest.len()))
+    Ok((size, after.len()))
 }
 
 #[cfg(test)]
@@ -253,6 +256,13 @@ mod tests {
         ] {
             assert!(read(&[bad.as_bytes()]).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn padded_sizes_are_no_extensions() {
+        let text = format!("{}0  \r\n\r\n", "1  \r\nx\r\n".repeat(MAX_EXTENSIONS));
+        let (body, _, done) = read(&[text.as_bytes()]).unwrap();
+        assert_eq!((body.len(), done), (MAX_EXTENSIONS, true));
     }
 
     #[test]

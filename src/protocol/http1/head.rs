@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use httparse::{Header, ParserConfig, Response, Status};
 
@@ -67,6 +67,13 @@ struct Parsed {
     fields: usize,
 }
 
+/// Whether a head that was incomplete at `from` bytes may be complete now. Spares a parse of all of it
+/// for each piece of a head that comes in many.
+pub fn may_be_complete(buf: &[u8], from: usize) -> bool {
+    let fresh = buf.get(from.saturating_sub(3)..).unwrap_or_default();
+    fresh.windows(2).any(|w| w == b"\n\n") || fresh.windows(3).any(|w| w == b"\n\r\n")
+}
+
 /// Takes a response's head from the front of `buf`: `None` while it is not complete. Interim
 /// responses (1xx but 101) are the caller's to skip. `spare` becomes the map of the fields.
 ///
@@ -121,6 +128,11 @@ pub fn take(
             .map_err(|_| WireFault::Malformed("a field's value has bytes that are not text"))?;
         framing.note(&name, &value)?;
         headers.append(name, value);
+    }
+    if framing.repeated
+        && let Some(length) = framing.length
+    {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
     let keep_alive = match parsed.version {
         0 => framing.keep_alive && !framing.close,
@@ -202,6 +214,8 @@ const fn name_of(error: httparse::Error) -> &'static str {
 #[derive(Default)]
 struct Framing {
     length: Option<u64>,
+    /// The length was said more than once.
+    repeated: bool,
     coding: Option<bool>,
     close: bool,
     keep_alive: bool,
@@ -209,7 +223,7 @@ struct Framing {
 
 impl Framing {
     fn note(&mut self, name: &HeaderName, value: &HeaderValue) -> Result<(), WireFault> {
-        use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+        use http::header::{CONNECTION, TRANSFER_ENCODING};
         if *name == CONTENT_LENGTH {
             for item in value.as_bytes().split(|b| *b == b',') {
                 let length = digits(item.trim_ascii())
@@ -217,6 +231,7 @@ impl Framing {
                 if self.length.is_some_and(|known| known != length) {
                     return Err(WireFault::Malformed("content-length has two values"));
                 }
+                self.repeated |= self.length.is_some();
                 self.length = Some(length);
             }
         } else if *name == TRANSFER_ENCODING {
@@ -302,6 +317,8 @@ mod tests {
             let mut buf = BytesMut::from(text.as_bytes().get(..cut).unwrap());
             let head = take(&mut buf, LIMITS, &Method::GET, &mut HeaderMap::new());
             assert!(head.unwrap().is_none(), "{cut}");
+            assert!(!may_be_complete(&buf, cut / 2), "{cut}");
+            assert!(may_be_complete(text.as_bytes(), cut), "{cut}");
             assert_eq!(buf.len(), cut);
         }
     }
@@ -311,6 +328,10 @@ mod tests {
         assert_eq!(end("Content-Length: 5\r\n"), Ok(BodyEnd::Sized(5)));
         let same = "Content-Length: 5\r\nContent-Length: 5, 5\r\n";
         assert_eq!(end(same), Ok(BodyEnd::Sized(5)));
+        let text = format!("HTTP/1.1 200 OK\r\n{same}\r\n");
+        let head = read(&text, &Method::GET).unwrap().unwrap();
+        let all: Vec<_> = head.headers.get_all("content-length").iter().collect();
+        assert_eq!(all, ["5"], "one value is passed on");
         assert_eq!(end("Transfer-Encoding: chunked\r\n"), Ok(BodyEnd::Chunked));
         let both = "Transfer-Encoding: gzip, Chunked\r\nContent-Length: 5\r\n";
         assert_eq!(end(both), Ok(BodyEnd::Chunked));

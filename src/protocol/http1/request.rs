@@ -148,6 +148,11 @@ impl BodyWriter {
         Ok(None)
     }
 
+    /// Whether all bytes that were announced are there.
+    pub const fn is_full(&self) -> bool {
+        matches!(self.framing, Framing::None | Framing::Sized(0))
+    }
+
     /// What follows data.
     pub fn after(&self, out: &mut Vec<u8>) {
         if self.framing == Framing::Chunked {

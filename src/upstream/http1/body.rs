@@ -1,5 +1,6 @@
 //! The body of a response, as it comes.
 
+use std::any::Any;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ pub struct Receiving {
     progress: Progress,
     reusable: bool,
     /// What of the request is still being written.
-    _rest: Option<Rest>,
+    rest: Option<Rest>,
 }
 
 #[derive(Debug)]
@@ -46,7 +47,7 @@ impl Receiving {
         Self {
             progress,
             reusable: whole && head.keep_alive,
-            _rest: rest,
+            rest,
         }
     }
 
@@ -63,6 +64,14 @@ impl Receiving {
     /// Whether another request may follow on the connection.
     pub fn leaves_reusable(&self, connection: &Connection) -> bool {
         self.reusable && self.is_done() && connection.buf.is_empty()
+    }
+
+    /// The end of a response behind which the request may still be going out: `kept` stays until it is
+    /// out. Nothing happens where it is.
+    pub fn outlived_by_request(&mut self, kept: Box<dyn Any>) {
+        if let Some(rest) = self.rest.take().filter(|_| self.is_done()) {
+            rest.outlive(kept);
+        }
     }
 
     /// What is known of the length to come.

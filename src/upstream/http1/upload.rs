@@ -24,8 +24,8 @@ pub(super) struct Upload {
     /// Data behind `out` that was not worth a copy.
     data: Bytes,
     body: Option<(AttemptBody, BodyWriter)>,
-    /// A byte went out.
-    pub(super) begun: bool,
+    /// Bytes that went out.
+    pub(super) sent: u64,
 }
 
 impl Upload {
@@ -35,13 +35,14 @@ impl Upload {
             written: 0,
             data: Bytes::new(),
             body,
-            begun: false,
+            sent: 0,
         }
     }
 
     /// Whether all of it is out.
     pub(super) fn is_done(&self) -> bool {
-        self.body.is_none() && self.data.is_empty() && self.written >= self.out.len()
+        let whole = self.body.as_ref().is_none_or(|(_, w)| w.is_full());
+        whole && self.is_flushed()
     }
 
     /// Writes on. Ready once all of it is out.
@@ -122,7 +123,12 @@ impl Upload {
     }
 
     fn advance(&mut self, count: usize) {
-        self.begun = true;
+        self.sent = self
+            .sent
+            .saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+        if let Some((body, _)) = &self.body {
+            body.moved();
+        }
         let framed = count.min(self.out.len() - self.written);
         self.written += framed;
         if self.written == self.out.len() {
