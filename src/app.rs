@@ -547,9 +547,9 @@ fn open_sinks(config: &Config, lines: &Lines) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Raises the soft limit of open files to the hard one. Returns how many connections of the app it
-/// leaves room for: each may need one to an instance, and some files stay free for admin, telemetry,
-/// registries and checks.
+/// Raises the soft limit of open files to the hard one. Returns how many of them connections may take,
+/// those of the app and those to instances; the others are for admin, telemetry, registries and
+/// checks.
 fn room_for_connections() -> usize {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -560,14 +560,12 @@ fn room_for_connections() -> usize {
         return usize::MAX;
     };
     let kept = KEPT_FILES.min(files / 2);
-    let room = usize::try_from((files - kept) / 2)
-        .unwrap_or(usize::MAX)
-        .max(1);
+    let room = usize::try_from(files - kept).unwrap_or(usize::MAX).max(1);
     if files < FEW_FILES {
         tracing::warn!(
             files,
             room,
-            "few open files are allowed, so few connections of the app; raise the limit \
+            "few open files are allowed, so few connections; raise the limit \
              (ulimit -n) above {FEW_FILES}"
         );
     }

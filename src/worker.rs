@@ -100,7 +100,7 @@ pub struct Shared {
     pub access_log: AccessLog,
     /// The process's clock.
     pub clock: Clock,
-    /// Connections of the app that the limit of open files leaves room for.
+    /// Open files for connections, those of the app and those to instances together.
     pub room: usize,
 }
 
@@ -224,6 +224,13 @@ impl Worker {
             .iter()
             .map(|c| c.app_connections.load(Relaxed))
             .sum();
+        usize::try_from(open).unwrap_or(usize::MAX)
+    }
+
+    /// Open connections to instances, all workers.
+    pub fn upstream_open(&self) -> usize {
+        let cells = self.shared.cells.iter();
+        let open: u64 = cells.map(|c| c.upstream_connections.load(Relaxed)).sum();
         usize::try_from(open).unwrap_or(usize::MAX)
     }
 

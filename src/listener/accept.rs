@@ -190,12 +190,14 @@ async fn full(worker: &Worker) {
     loop {
         let most = worker.snapshot().config.limits.max_connections;
         let room = worker.shared.room;
-        if worker.connections_open() < most.min(room) {
+        let open = worker.connections_open();
+        let fits = fits(open, worker.upstream_open(), room);
+        if open < most && fits {
             return;
         }
         if !counted {
             counted = true;
-            let files = room < most;
+            let files = !fits;
             worker.limit_hit(if files {
                 Limit::OpenFiles
             } else {
@@ -207,6 +209,17 @@ async fn full(worker: &Worker) {
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Whether one more connection of the app fits into `room` open files. A quarter is left for
+/// connections to instances, all that they have where they have more.
+const fn fits(app: usize, upstream: usize, room: usize) -> bool {
+    let reserved = if upstream > app / 3 {
+        upstream
+    } else {
+        app / 3
+    };
+    app.saturating_add(reserved) < room
 }
 
 #[derive(Debug, Default)]
@@ -238,5 +251,18 @@ impl Trouble {
         }
         self.pause = (self.pause * 2).clamp(PAUSE, LONGEST_PAUSE);
         tokio::time::sleep(self.pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits;
+
+    #[test]
+    fn the_app_gets_three_quarters_of_the_files_at_most() {
+        assert!(fits(0, 0, 1));
+        assert!(fits(74, 0, 100) && !fits(76, 0, 100));
+        assert!(fits(40, 59, 100) && !fits(41, 59, 100));
+        assert!(fits(10_000, 64, 19_936));
     }
 }
