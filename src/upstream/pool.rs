@@ -36,6 +36,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// a full stream of 40-byte messages must fit into it).
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 10 << 20;
+/// Pools that are tidied at once; of more than sixteen times as many a sixteenth.
+const TIDIED: usize = 64;
 /// How often a request that waits for a place looks again, since places also come free in other
 /// workers.
 const RECHECK: Duration = Duration::from_millis(10);
@@ -60,6 +62,8 @@ pub struct Pools {
     cells: Arc<WorkerCellsRow>,
     workers: u32,
     instances: RefCell<FxHashMap<u64, Rc<InstancePool>>>,
+    /// Instances in the order in which they are tidied, and whose turn it is.
+    turns: RefCell<(Vec<u64>, usize)>,
 }
 
 /// The counters of one worker inside those of all.
@@ -87,6 +91,7 @@ impl Pools {
             cells,
             workers,
             instances: RefCell::default(),
+            turns: RefCell::default(),
         }
     }
 
@@ -94,6 +99,7 @@ impl Pools {
     pub fn of(&self, instance: &Arc<Instance>) -> Rc<InstancePool> {
         let mut instances = self.instances.borrow_mut();
         let pool = instances.entry(instance.id).or_insert_with(|| {
+            self.turns.borrow_mut().0.push(instance.id);
             Rc::new(InstancePool {
                 instance: Arc::clone(instance),
                 clock: self.clock,
@@ -111,14 +117,29 @@ impl Pools {
     }
 
     /// Closes what is idle too long, too old, or belongs to an instance out of rotation; forgets
-    /// pools of vanished instances. Called now and then by the worker.
+    /// pools of vanished instances. Called now and then by the worker. Of many pools each call looks at
+    /// a part: a walk through all of them would push what requests use out of the caches.
     pub fn tidy(&self) {
         let now = self.clock.now();
-        self.instances.borrow_mut().retain(|_, pool| {
-            pool.tidy(now);
-            let gone = pool.instance.standing() == Standing::Gone;
-            !(gone && pool.is_unused())
-        });
+        let mut instances = self.instances.borrow_mut();
+        let (order, turn) = &mut *self.turns.borrow_mut();
+        for _ in 0..order.len().min(TIDIED.max(order.len() / 16)) {
+            if *turn >= order.len() {
+                *turn = 0;
+            }
+            let Some(id) = order.get(*turn) else { return };
+            let keep = instances.get(id).is_some_and(|pool| {
+                pool.tidy(now);
+                let gone = pool.instance.standing() == Standing::Gone;
+                !(gone && pool.is_unused())
+            });
+            if keep {
+                *turn += 1;
+            } else {
+                instances.remove(id);
+                order.swap_remove(*turn);
+            }
+        }
     }
 
     /// Closes all idle connections.
