@@ -109,6 +109,27 @@ fn an_ejection_survives_a_restart_and_gets_no_request_before_its_probe() {
 }
 
 #[test]
+fn the_story_of_a_recalled_ejection_begins_before_the_restart() {
+    let setup = Setup::new();
+    drop(setup.ejecting());
+    let text = fs::read_to_string(setup.path("state.json")).unwrap();
+    let key = "\"since_unix_ms\":";
+    let at = text.find(key).unwrap() + key.len();
+    let digits = text[at..].bytes().take_while(u8::is_ascii_digit).count();
+    let since: u64 = text[at..at + digits].parse().unwrap();
+    let earlier = since - 2 * 3_600_000;
+    let text = format!("{}{earlier}{}", &text[..at], &text[at + digits..]);
+    fs::write(setup.path("state.json"), text).unwrap();
+    let proxy = setup.start();
+    proxy.wait_for_event("ejection_recalled");
+    let view = setup.instance(&proxy);
+    assert!(
+        view["why"].as_str().unwrap().starts_with("ejected 2h"),
+        "{view}"
+    );
+}
+
+#[test]
 fn a_policy_that_is_gone_meanwhile_pardons() {
     let setup = Setup::new();
     drop(setup.ejecting());
