@@ -114,11 +114,10 @@ fn the_story_of_a_recalled_ejection_begins_before_the_restart() {
     drop(setup.ejecting());
     let text = fs::read_to_string(setup.path("state.json")).unwrap();
     let key = "\"since_unix_ms\":";
-    let at = text.find(key).unwrap() + key.len();
-    let digits = text[at..].bytes().take_while(u8::is_ascii_digit).count();
-    let since: u64 = text[at..at + digits].parse().unwrap();
-    let earlier = since - 2 * 3_600_000;
-    let text = format!("{}{earlier}{}", &text[..at], &text[at + digits..]);
+    let (head, tail) = text.split_once(key).unwrap();
+    let rest = tail.trim_start_matches(|c: char| c.is_ascii_digit());
+    let since: u64 = tail.strip_suffix(rest).unwrap().parse().unwrap();
+    let text = format!("{head}{key}{}{rest}", since - 2 * 3_600_000);
     fs::write(setup.path("state.json"), text).unwrap();
     let proxy = setup.start();
     proxy.wait_for_event("ejection_recalled");
