@@ -157,16 +157,16 @@ fn ttl(kind: OverrideKind, text: Option<&str>) -> Result<Option<Duration>, Fault
         (false, None) => Ok(None),
         (false, Some(_)) => {
             let hint = "what it does lasts; leave `ttl` (--for) out";
-            Err(bad("this order takes no `ttl`".to_owned(), hint))
+            Err(bad("this order takes no `ttl` (--for)".to_owned(), hint))
         }
         (true, None) => {
             let hint = "write `ttl: 10m` (--for 10m), at most 24h: an override that nobody ends \
                         must end by itself";
-            Err(bad("`ttl` is missing".to_owned(), hint))
+            Err(bad("`ttl` (--for) is missing".to_owned(), hint))
         }
         (true, Some(text)) => crate::config::duration(text)
             .map(Some)
-            .map_err(|(what, hint)| bad(format!("`ttl`: {what}"), &hint)),
+            .map_err(|(what, hint)| bad(format!("`ttl` (--for): {what}"), &hint)),
     }
 }
 

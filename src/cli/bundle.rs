@@ -1,7 +1,9 @@
 //! `outrigger bundle`: the answer of `GET /api/v1/bundle` into a file.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 
 use super::client::{AdminClient, ConnectArgs, Failure};
 use super::output::{finish, json};
@@ -39,8 +41,14 @@ fn save(args: &BundleArgs, env: &dyn Environment, out: &mut dyn Write) -> Result
     let path = args.file.display();
     let fail =
         |error: &dyn std::fmt::Display| Failure::Local(format!("cannot write {path}: {error}"));
-    let file = std::fs::File::create_new(&args.file).map_err(|error| fail(&error))?;
-    let mut writer = std::io::BufWriter::new(file);
+    let file = created(&args.file).map_err(|error| {
+        if error.kind() == ErrorKind::AlreadyExists {
+            fail(&"it is there already; name another file")
+        } else {
+            fail(&error)
+        }
+    })?;
+    let mut writer = io::BufWriter::new(file);
     json(&mut writer, &bundle)?;
     writer.flush().map_err(|error| fail(&error))?;
     writeln!(
@@ -48,4 +56,13 @@ fn save(args: &BundleArgs, env: &dyn Environment, out: &mut dyn Write) -> Result
         "{path} holds status, upstreams, histories, events and metrics; no configuration values"
     )?;
     Ok(0)
+}
+
+/// A new file that only its owner reads: events name callers and addresses.
+fn created(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
 }

@@ -319,19 +319,23 @@ pub(super) fn segment(name: &str) -> String {
     utf8_percent_encode(name, SEGMENT).to_string()
 }
 
-/// The configuration a process would use, and how that was found.
+/// The configuration a process would use, and how that was found; of a file with errors what can be
+/// read, since the process still runs with an earlier version of it.
 pub(super) fn configuration(
     file: Option<&Path>,
     env: &dyn Environment,
 ) -> (Option<Config>, String) {
     let loaded = load(LoadRequest::new(file.map(Path::to_owned), env));
     let how = match (&loaded.config, &loaded.main_file) {
+        (None, Some(path)) if loaded.rejected.is_some() => {
+            format!("from {}, which has errors", path.display())
+        }
         (Some(_), Some(path)) => format!("from {}", path.display()),
         (Some(_), None) => "the default".to_owned(),
         (None, Some(path)) => format!("the default, since {} has errors", path.display()),
         (None, None) => "the default, since the configuration has errors".to_owned(),
     };
-    (loaded.config, how)
+    (loaded.config.or(loaded.rejected), how)
 }
 
 /// `HOST:PORT`, `unix:PATH`, also with `http://` in front.

@@ -1,9 +1,8 @@
 //! `outrigger explain`: an upstream, one of its instances, or an error code.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 
-use serde_json::json as value;
+use serde_json::{Value, json as value};
 
 use super::client::{AdminClient, ConnectArgs, Failure, segment};
 use super::output::{Format, ShowArgs, age, finish, json, sort_instances, upstream_state};
@@ -16,7 +15,7 @@ use crate::status::InstanceStatus;
 /// Arguments.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ExplainArgs {
-    /// UPSTREAM, UPSTREAM/IP:PORT or a code such as E-CFG-012.
+    /// UPSTREAM, UPSTREAM/INSTANCE (its address, its port or the end of its IP) or a code such as E-CFG-012.
     pub what: String,
     /// Where the process is.
     #[command(flatten)]
@@ -82,24 +81,38 @@ fn code(args: &ExplainArgs, out: &mut dyn Write) -> Result<u8, Failure> {
 
 fn live(args: &ExplainArgs, env: &dyn Environment, out: &mut dyn Write) -> Result<u8, Failure> {
     let client = AdminClient::find(&args.connect, env)?;
-    let split = args.what.rsplit_once('/');
-    let (name, address) = match split.filter(|(_, at)| at.parse::<SocketAddr>().is_ok()) {
-        Some((name, at)) => (name, Some(at)),
-        None => (&*args.what, None),
-    };
-    let mut path = format!("/api/v1/upstreams/{}", segment(name));
-    if let Some(at) = address {
-        path.push_str(&format!("/instances/{}", segment(at)));
-    }
     watched(&args.watch, &client, out, |out| {
-        let answer = client.get(&path)?;
-        match (args.show.output, address) {
-            (Format::Json, _) => json(out, &answer)?,
-            (Format::Table | Format::Wide, None) => upstream(client.read(&answer)?, out)?,
-            (Format::Table | Format::Wide, Some(_)) => instance(&client.read(&answer)?, out)?,
+        let (answer, is_instance) = found(&client, &args.what)?;
+        match args.show.output {
+            Format::Json => json(out, &answer)?,
+            Format::Table | Format::Wide if is_instance => instance(&client.read(&answer)?, out)?,
+            Format::Table | Format::Wide => upstream(client.read(&answer)?, out)?,
         }
         Ok(())
     })
+}
+
+/// What is called so, and whether it is an instance. The name of an upstream may have a slash too: it
+/// comes first.
+fn found(client: &AdminClient, what: &str) -> Result<(Value, bool), Failure> {
+    let whole = client.get(&format!("/api/v1/upstreams/{}", segment(what)));
+    let part = what.rsplit_once('/').filter(|(_, at)| is_address_part(at));
+    match (whole, part) {
+        (Err(Failure::Refused(problem)), Some((name, at)))
+            if problem.error == "unknown_upstream" =>
+        {
+            let (name, at) = (segment(name), segment(at));
+            let path = format!("/api/v1/upstreams/{name}/instances/{at}");
+            Ok((client.get(&path)?, true))
+        }
+        (whole, _) => Ok((whole?, false)),
+    }
+}
+
+/// An address, a port or the end of an IP.
+fn is_address_part(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_hexdigit() || matches!(c, '.' | ':' | '[' | ']');
+    !text.is_empty() && text.chars().all(fits)
 }
 
 fn upstream(detail: UpstreamDetail, out: &mut dyn Write) -> io::Result<()> {

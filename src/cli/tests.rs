@@ -59,6 +59,15 @@ fn tables_show_the_worst_first_and_say_why() {
         code == 0 && out.contains("52 connect_refused") && out.contains("k=1"),
         "{out}"
     );
+    let (code, short, _) = outrigger(&at, &["explain", "orders/[::1]"]);
+    assert!(code == 0 && short.contains("52 connect_refused"), "{short}");
+    let (code, _, err) = outrigger(&at, &["explain", "orders/26182"]);
+    assert!(
+        code == 1 && err.contains("orders: no instance is called `26182`"),
+        "{err}"
+    );
+    let (code, out, _) = outrigger(&at, &["explain", "a/b c"]);
+    assert!(code == 0 && out.starts_with("a/b c is "), "{out}");
     let (_, out, _) = outrigger(&at, &["registries"]);
     assert!(
         out.contains("local") && out.contains("3 applied, 7 unchanged"),
@@ -251,6 +260,53 @@ fn a_follower_waits_for_a_process_that_is_away() {
     let (code, err) = follower.join().unwrap();
     assert_eq!(code, 0);
     assert!(err.is_empty() || err.contains("trying again"), "{err}");
+    admin.stop();
+}
+
+#[test]
+fn a_file_with_errors_still_leads_to_the_process() {
+    let admin = Admin::start();
+    let at = admin.at.to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("outrigger.yaml");
+    let file = file.to_str().unwrap();
+    for rest in [
+        "nonsense: 1",
+        "workers: many",
+        "services: {orders: [",
+        "services:\n\torders: {}",
+    ] {
+        std::fs::write(
+            file,
+            format!("version: 1\nadmin:\n  listen: {at}\n{rest}\n"),
+        )
+        .unwrap();
+        let (code, out, err) = outrigger("", &["status", "-c", file]);
+        assert_eq!((code, &*err), (0, ""), "{rest}");
+        assert!(out.contains("pid 42"), "{out}");
+    }
+    admin.stop();
+    let (code, _, err) = outrigger("", &["status", "-c", file]);
+    assert_eq!(code, 6);
+    assert!(
+        err.contains(&at) && err.contains("which has errors"),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_bundle_is_for_its_owner_and_replaces_nothing() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let admin = Admin::start();
+    let at = admin.at.to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bundle.json");
+    let path = file.to_str().unwrap();
+    assert_eq!(outrigger(&at, &["bundle", path]).0, 0);
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let (code, _, err) = outrigger(&at, &["bundle", path]);
+    assert!(code == 1 && err.contains("name another file"), "{err}");
     admin.stop();
 }
 

@@ -57,6 +57,9 @@ pub struct Loaded {
     /// Nothing when the main file has an error. Bad policy files are left out of it and listed in
     /// `policies.rejected`.
     pub config: Option<Config>,
+    /// What could be read of a main file with errors, defaults for the rest: only good for finding the
+    /// process that runs with an earlier version of it.
+    pub rejected: Option<Config>,
     /// Errors and warnings of all files.
     pub diagnostics: Diagnostics,
     /// Every file that was opened, the main file first.
@@ -101,13 +104,17 @@ pub fn load(request: LoadRequest<'_>) -> Loaded {
     let shown = shown(&path);
     let bytes = read(&path);
     let digest = bytes.as_ref().ok().map(|bytes| Digest::of(bytes));
-    let (root, mut problems) = match bytes {
-        Ok(bytes) => document::parse(&bytes, &shown),
-        Err(error) => unreadable(&shown, &error),
+    let (root, mut problems) = match &bytes {
+        Ok(bytes) => document::parse(bytes, &shown),
+        Err(error) => unreadable(&shown, error),
     };
     refuse_empty(&root, &mut problems);
     let base = path.parent().unwrap_or_else(|| Path::new("")).to_owned();
     let mut loaded = finish(root, problems, env, &overrides, &base, previous.as_deref());
+    if loaded.config.is_none() && loaded.rejected.is_none() {
+        let text = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        loaded.rejected = text.and_then(|text| listeners(&text, env, &overrides, &base));
+    }
     loaded.files_read.insert(0, path.clone());
     loaded.digests.insert(path.clone(), digest);
     loaded.main_file = Some(path);
@@ -132,6 +139,7 @@ pub fn parse_str(text: &str, name: &str, env: &dyn Environment, folder: Option<&
                 config: main
                     .filter(|_| !problems.has_errors())
                     .map(|main| main.config),
+                rejected: None,
                 diagnostics: problems,
                 files_read: Vec::new(),
                 digests: Digests::default(),
@@ -194,6 +202,7 @@ fn without_file(env: &dyn Environment, overrides: &Overrides) -> Loaded {
     let config = config.map(|main| main.config.with_embedded_registry());
     Loaded {
         config,
+        rejected: None,
         diagnostics: problems,
         files_read: Vec::new(),
         digests: Digests::default(),
@@ -213,6 +222,7 @@ fn finish(
 ) -> Loaded {
     let token_file = root.get("admin").and_then(|node| node.get("token_file"));
     let token_place = token_file.unwrap_or(&root).place.clone();
+    let says_something = root.value != Value::Null;
     let (main, mut problems, ignored_variables) = read_main(root, problems, env, overrides, folder);
     let main_is_good = !problems.has_errors();
     let (mut files_read, mut digests) = (Vec::new(), Digests::default());
@@ -230,8 +240,13 @@ fn finish(
         }
     });
     problems.sort();
+    let (config, rejected) = match main_is_good {
+        true => (config, None),
+        false => (None, config.filter(|_| says_something)),
+    };
     Loaded {
-        config: config.filter(|_| main_is_good),
+        config,
+        rejected,
         diagnostics: problems,
         files_read,
         digests,
@@ -273,6 +288,33 @@ fn read_main(
         started: None,
     });
     (Some(main), problems, ignored)
+}
+
+/// The listeners of a text that is no YAML as a whole: its sections `admin` and `telemetry` by
+/// themselves, if they are.
+fn listeners(
+    text: &str,
+    env: &dyn Environment,
+    overrides: &Overrides,
+    folder: &Path,
+) -> Option<Config> {
+    let mut inside = false;
+    let mut kept = String::new();
+    for line in text.lines() {
+        if line.starts_with(|c: char| !c.is_whitespace() && c != '#') {
+            inside = line.starts_with("admin:") || line.starts_with("telemetry:");
+        }
+        if inside {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    let (root, problems) = document::parse(kept.as_bytes(), "");
+    if root.value == Value::Null {
+        return None;
+    }
+    let (main, ..) = read_main(root, problems, env, overrides, folder);
+    main.map(|main| main.config)
 }
 
 /// A main file that says nothing is one that is being written, or was cut off: as a configuration it

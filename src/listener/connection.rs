@@ -47,6 +47,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// So long an HTTP/1.1 connection has to be silent before a drain closes it. A request that was sent
 /// when we closed would be lost: the app could not know.
 const SILENCE: Duration = Duration::from_millis(500);
+/// A request target of so many bytes is too long for hyper, which says the same as of too many fields.
+const LONGEST_TARGET: usize = 65_534;
 
 const RUN: u8 = 0;
 const GRACEFUL: u8 = 1;
@@ -373,7 +375,7 @@ where
         .half_close(limits.half_close == HalfClose::Allow)
         .max_headers(limits.max_headers)
         // Bounds the memory, between two reads; `head::check` looks at the size itself.
-        .max_buf_size(limits.max_header_bytes.max(8192))
+        .max_buf_size(head_buffer(limits))
         .serve_connection(io, service)
         .with_upgrades();
     let mut serving = pin!(serving);
@@ -389,9 +391,9 @@ where
             return serving
                 .as_mut()
                 .poll(cx)
-                .map(|ended| note_end(worker, ended));
+                .map(|ended| note_end(worker, &connection.state, ended));
         }
-        polled.map(|ended| note_end(worker, ended))
+        polled.map(|ended| note_end(worker, &connection.state, ended))
     })
     .await;
 }
@@ -423,17 +425,17 @@ where
         serving
             .as_mut()
             .poll(cx)
-            .map(|ended| note_end(worker, ended))
+            .map(|ended| note_end(worker, &connection.state, ended))
     })
     .await;
 }
 
 /// hyper answered or dropped a broken head itself: it leaves a count and a line.
-fn note_end(worker: &Worker, ended: Result<(), hyper::Error>) {
+fn note_end(worker: &Worker, state: &ConnectionState, ended: Result<(), hyper::Error>) {
     use crate::error::Reason;
     let Err(error) = ended else { return };
     let reason = if error.is_parse_too_large() {
-        worker.limit_hit(Limit::MaxHeaderBytes);
+        worker.limit_hit(limit_of_head(worker, state));
         Reason::HeaderTooLarge
     } else if error.is_parse() {
         Reason::BadRequest
@@ -444,6 +446,22 @@ fn note_end(worker: &Worker, ended: Result<(), hyper::Error>) {
         cells.rejected(reason);
     }
     tracing::warn!(reason = reason.as_str(), error = %error, "request head refused");
+}
+
+/// hyper has one error for too many fields and for too many bytes. With fewer bytes than fill its
+/// buffer, and than it takes for a target, only the fields can be too many.
+fn limit_of_head(worker: &Worker, state: &ConnectionState) -> Limit {
+    let buffer = head_buffer(&worker.snapshot().config.limits).min(LONGEST_TARGET);
+    if state.head_at_most() < u64::try_from(buffer).unwrap_or(u64::MAX) {
+        Limit::MaxHeaders
+    } else {
+        Limit::MaxHeaderBytes
+    }
+}
+
+/// hyper's least is 8 KiB.
+fn head_buffer(limits: &Limits) -> usize {
+    limits.max_header_bytes.max(8192)
 }
 
 /// Tells the state when bytes come.

@@ -309,8 +309,10 @@ pub enum Limit {
     MaxBodyBytes,
     /// `max_connections`.
     MaxConnections,
-    /// `max_header_bytes` and `max_headers`.
+    /// `max_header_bytes`.
     MaxHeaderBytes,
+    /// `max_headers`.
+    MaxHeaders,
     /// `max_response_header_bytes` and `max_response_headers`.
     MaxResponseHeaderBytes,
     /// `max_target_bytes`.
@@ -323,13 +325,14 @@ pub enum Limit {
 
 impl Limit {
     /// In the order of the counters.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::BodyIdleTimeout,
         Self::HeaderTimeout,
         Self::KeepAliveTimeout,
         Self::MaxBodyBytes,
         Self::MaxConnections,
         Self::MaxHeaderBytes,
+        Self::MaxHeaders,
         Self::MaxResponseHeaderBytes,
         Self::MaxTargetBytes,
         Self::OpenFiles,
@@ -345,6 +348,7 @@ impl Limit {
             Self::MaxBodyBytes => "max_body_bytes",
             Self::MaxConnections => "max_connections",
             Self::MaxHeaderBytes => "max_header_bytes",
+            Self::MaxHeaders => "max_headers",
             Self::MaxResponseHeaderBytes => "max_response_header_bytes",
             Self::MaxTargetBytes => "max_target_bytes",
             Self::OpenFiles => "open_files",

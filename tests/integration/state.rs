@@ -109,6 +109,26 @@ fn an_ejection_survives_a_restart_and_gets_no_request_before_its_probe() {
 }
 
 #[test]
+fn the_story_of_a_recalled_ejection_begins_before_the_restart() {
+    let setup = Setup::new();
+    drop(setup.ejecting());
+    let text = fs::read_to_string(setup.path("state.json")).unwrap();
+    let key = "\"since_unix_ms\":";
+    let (head, tail) = text.split_once(key).unwrap();
+    let rest = tail.trim_start_matches(|c: char| c.is_ascii_digit());
+    let since: u64 = tail.strip_suffix(rest).unwrap().parse().unwrap();
+    let text = format!("{head}{key}{}{rest}", since - 2 * 3_600_000);
+    fs::write(setup.path("state.json"), text).unwrap();
+    let proxy = setup.start();
+    proxy.wait_for_event("ejection_recalled");
+    let view = setup.instance(&proxy);
+    assert!(
+        view["why"].as_str().unwrap().starts_with("ejected 2h"),
+        "{view}"
+    );
+}
+
+#[test]
 fn a_policy_that_is_gone_meanwhile_pardons() {
     let setup = Setup::new();
     drop(setup.ejecting());

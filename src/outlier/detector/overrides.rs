@@ -121,8 +121,9 @@ impl Detector {
         Ok(())
     }
 
-    /// An ejection by the rules becomes one by the operator: its trials end.
-    fn take_over(&mut self, address: &Address, origin: Origin) -> Result<(), Refusal> {
+    /// An ejection by the rules becomes one by the operator: its trials end. What was forced stays so,
+    /// also when it is ordered again without force: else the order would go beyond the cap.
+    fn take_over(&mut self, address: &Address, mut origin: Origin) -> Result<(), Refusal> {
         self.withdraw_offer(address);
         let epoch = self.new_epoch();
         let flap = self.policy.flap_memory;
@@ -131,6 +132,11 @@ impl Detector {
         if let Some(ejection) = &mut instance.ejection {
             if !ejection.origin.is_manual() {
                 instance.memory = Memory::usual(ejection.k, flap);
+            }
+            if let (Origin::Operator { forced: before, .. }, Origin::Operator { forced: now, .. }) =
+                (&ejection.origin, &mut origin)
+            {
+                *now |= before;
             }
             ejection.origin = origin;
             ejection.stage = Stage::Waiting;

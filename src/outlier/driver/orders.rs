@@ -68,12 +68,13 @@ impl Driver {
 
     fn done(&mut self, order: &Order, now: Timestamp) -> OverrideDone {
         let (address, name) = (&order.address, self.upstream.name.clone());
+        let forced = order.force || self.ejected_by_force(order);
         if let (Some(what), Some(ttl)) = (Lasting::of(order.kind), order.ttl) {
             let entry = Entry {
                 id: order.id,
                 since: now,
                 until: now + ttl,
-                forced: order.force,
+                forced,
                 signed: order.signed.clone(),
                 ended_by: None,
             };
@@ -85,6 +86,9 @@ impl Driver {
         let (out, cap, n) = (numbers.out, numbers.cap, numbers.n);
         let what = match order.kind {
             OverrideKind::Eject if order.force => format!("ejected {address} from {name} by force"),
+            OverrideKind::Eject if forced => {
+                format!("{address} of {name} stays ejected by force, as ordered before")
+            }
             OverrideKind::Eject => format!("ejected {address} from {name}"),
             OverrideKind::Restore => format!("{address} is back in {name}"),
             OverrideKind::Hold => format!("{address} of {name} is not ejected by the rules"),
@@ -107,7 +111,7 @@ impl Driver {
                 ("override", json!(entry.as_ref().map(|e| e.id.clone()))),
                 ("until", json!(entry.as_ref().map(|e| e.until.clone()))),
                 ("ttl_s", json!(order.ttl.map(|ttl| ttl.as_secs_f64()))),
-                ("forced", json!(order.force)),
+                ("forced", json!(forced)),
             ];
             fields.extend(signature(&order.signed));
             fields.extend(report::numbers_fields(numbers));
@@ -121,6 +125,16 @@ impl Driver {
             ejected_now: out,
             ejection_limit: cap,
         }
+    }
+
+    /// Whether an ejection holds by force, though perhaps ordered again without.
+    fn ejected_by_force(&self, order: &Order) -> bool {
+        let standing = self.detector.standing(&order.address);
+        order.kind == OverrideKind::Eject
+            && matches!(
+                standing,
+                Some((StateView::EjectedByOperator { forced: true, .. }, ..))
+            )
     }
 
     /// Whether the order's event is the end of another one.
@@ -156,7 +170,9 @@ impl Driver {
             ),
             Refusal::NotEjected => (
                 format!("{address} of {name} is not ejected"),
-                "`outrigger explain` says what else keeps it out".to_owned(),
+                format!(
+                    "nothing to restore; `outrigger explain {name}/{address}` says how it stands"
+                ),
             ),
             Refusal::NotHeld => (format!("{address} of {name} is not held"), String::new()),
         };

@@ -212,6 +212,7 @@ impl Driver {
                     k,
                     next_trial,
                     trial,
+                    out_before,
                     ..
                 },
             ) => {
@@ -225,7 +226,7 @@ impl Driver {
                     Some((_, kind, _)) => format!("a probe ({}) is under way", kind.as_str()),
                     None => format!("next probe in {}", report::seconds(next_trial.since(now))),
                 };
-                let since = report::seconds(now.since(at));
+                let since = report::span(now.since(at) + out_before);
                 let because = member
                     .story
                     .ejected_because

@@ -483,3 +483,21 @@ fn ten_thousand_instances_without_failures_cost_no_timer() {
     assert_eq!(detector.next_deadline(), None);
     assert_eq!(detector.summary().numbers.cap, 5_000);
 }
+
+#[test]
+fn a_forced_ejection_that_is_ordered_again_without_force_stays_beside_the_cap() {
+    let mut world = World::new(policy(34), 3);
+    command(&mut world, 1, OverrideKind::Eject, Some(60_000), false);
+    command(&mut world, 2, OverrideKind::Eject, Some(10_000), true);
+    command(&mut world, 2, OverrideKind::Eject, Some(30_000), false);
+    assert_eq!(world.detector.summary().numbers.out, 1);
+    let StateView::EjectedByOperator { forced, .. } = world.view(2).state else {
+        panic!("{:?}", world.view(2).state);
+    };
+    assert!(forced);
+    // The new time holds.
+    world.at(20_000);
+    assert_eq!(world.out(), [1, 2]);
+    world.at(30_000);
+    assert_eq!(world.out(), [1]);
+}

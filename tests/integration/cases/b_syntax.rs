@@ -151,6 +151,11 @@ fn px_015_header_count_limit() {
     client.send(lines(129));
     assert_eq!(client.response().status(), 431);
     assert!(client.closed());
+    let hits = |limit| proxy.metric("outrigger_limit_hits_total", &[limit]);
+    assert_eq!(
+        (hits("\"max_headers\""), hits("\"max_header_bytes\"")),
+        (1, 0)
+    );
 }
 
 #[test]
