@@ -22,6 +22,8 @@ const MODE: u32 = 0o600;
 pub enum Found {
     /// Nothing: a first start.
     Nothing,
+    /// Not even this folder, so nothing can be written.
+    NoFolder(PathBuf),
     /// The state of an earlier process.
     State(Kept),
     /// Something else, set aside under another name (`None`: even that failed).
@@ -36,7 +38,11 @@ pub enum Found {
 /// Reads the file of an earlier process.
 pub fn read(path: &Path, now: SystemTime) -> Found {
     let why = match content(path) {
-        Ok(None) => return Found::Nothing,
+        Ok(None) => {
+            let folder = path.parent().filter(|folder| *folder != Path::new(""));
+            let absent = folder.filter(|folder| !folder.is_dir());
+            return absent.map_or(Found::Nothing, |folder| Found::NoFolder(folder.to_owned()));
+        }
         Ok(Some(bytes)) => match parse(&bytes) {
             Ok(kept) => return Found::State(kept),
             Err(unusable) => unusable.to_string(),

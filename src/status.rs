@@ -77,6 +77,9 @@ pub struct RejectedFile {
     /// What holds in its place, for people.
     #[serde(default)]
     pub fate: String,
+    /// Whether its last good version is in force.
+    #[serde(default)]
+    pub last_good_holds: bool,
 }
 
 /// What a reload came to.

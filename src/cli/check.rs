@@ -163,10 +163,14 @@ impl Checked {
                 rejected.path.display()
             ));
         }
-        let verdict = if good {
-            "good"
-        } else {
+        let machine = self.preflight.then(|| preflight::look(&config));
+        let (notes, in_the_way) = machine.unwrap_or_default();
+        let verdict = if !good {
             "loads without the rejected files"
+        } else if in_the_way.iter().any(|(code, ..)| !code.is_warning()) {
+            "loads, but cannot start on this machine"
+        } else {
+            "good"
         };
         let (services, policies) = (config.services.len(), config.policies.entries.len());
         self.line(&format!(
@@ -195,12 +199,9 @@ impl Checked {
             self.upstreams.extend(found.ok());
         }
         self.endpoint_files(&config, env);
-        if self.preflight {
-            let (notes, remarks) = preflight::look(&config);
-            self.text.push_str(&notes);
-            for (code, _, message, help) in remarks {
-                self.remark(code, &file, message, &help);
-            }
+        self.text.push_str(&notes);
+        for (code, _, message, help) in in_the_way {
+            self.remark(code, &file, message, &help);
         }
     }
 

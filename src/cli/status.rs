@@ -92,7 +92,10 @@ fn print(status: &ProcessStatus, out: &mut dyn Write, colour: bool) -> io::Resul
     let worse: Vec<_> = status.upstreams.iter().filter(bad).cloned().collect();
     let all = status.upstreams.len();
     if worse.is_empty() {
-        return field(out, "upstreams", &format!("{all}, nothing wrong"));
+        // Not more than that while a file is rejected.
+        let good = status.config.last_reload_ok && status.config.rejected_files.is_empty();
+        let verdict = if good { "nothing wrong" } else { "all healthy" };
+        return field(out, "upstreams", &format!("{all}, {verdict}"));
     }
     field(
         out,
@@ -116,21 +119,20 @@ fn configuration(config: &ConfigStatus, out: &mut dyn Write) -> io::Result<()> {
         let what = if config.rejected_files.is_empty() {
             "the last reload was refused, the configuration before it is in force:"
         } else {
-            "the last reload rejected policy files; their last good versions stay:"
+            "the last reload rejected policy files"
         };
         field(out, "", what)?;
-        for problem in &config.last_problems {
+        // What is wrong with a policy file is told below.
+        let below = |p: &&String| config.rejected_files.iter().any(|f| f.problems.contains(p));
+        for problem in config.last_problems.iter().filter(|p| !below(p)) {
             field(out, "", &format!("  {problem}"))?;
         }
     }
-    let rejected = config.rejected_files.len();
-    let active = config.policy_files.len();
-    field(
-        out,
-        "policies",
-        &format!("{active} files in force, {rejected} rejected"),
-    )?;
+    field(out, "policies", &policy_files(config))?;
     for file in &config.rejected_files {
+        if !file.fate.is_empty() {
+            field(out, "", &file.fate)?;
+        }
         for problem in &file.problems {
             field(out, "", &format!("  {problem}"))?;
         }
@@ -140,6 +142,21 @@ fn configuration(config: &ConfigStatus, out: &mut dyn Write) -> io::Result<()> {
         field(out, "restart", &format!("needed for {keys}"))?;
     }
     Ok(())
+}
+
+/// How many policy files hold, and in which version.
+fn policy_files(config: &ConfigStatus) -> String {
+    let rejected = config.rejected_files.len();
+    let held = config.rejected_files.iter().filter(|f| f.last_good_holds);
+    let (as_written, held) = (config.policy_files.len(), held.count());
+    let all = as_written + held;
+    let noun = if all == 1 { "file" } else { "files" };
+    let versions = match (as_written, held) {
+        (_, 0) => String::new(),
+        (0, _) => " (last good version)".to_owned(),
+        (_, held) => format!(" ({held} in its last good version)"),
+    };
+    format!("{all} {noun} in force{versions}, {rejected} rejected")
 }
 
 fn registry_line(registry: &RegistryStatus) -> String {
@@ -164,4 +181,55 @@ fn registry_line(registry: &RegistryStatus) -> String {
 
 fn field(out: &mut dyn Write, name: &str, text: &str) -> io::Result<()> {
     writeln!(out, "  {name:<10} {text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::RejectedFile;
+    use crate::testing::status::process;
+
+    #[test]
+    fn a_rejected_policy_file_is_told_once_with_what_holds() {
+        let shown = |status: &ProcessStatus| {
+            let mut out = Vec::new();
+            print(status, &mut out, false).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let mut status = process();
+        let out = shown(&status);
+        assert!(
+            out.contains("policies   1 file in force, 0 rejected"),
+            "{out}"
+        );
+        assert!(out.contains("0, nothing wrong"), "{out}");
+        let problem = "policies/p.yaml:2:3: unknown field";
+        status.config.last_reload_ok = false;
+        status.config.last_problems = vec![problem.to_owned(), "m.yaml: a warning".to_owned()];
+        status.config.policy_files.clear();
+        status.config.rejected_files = vec![RejectedFile {
+            file: "policies/p.yaml".to_owned(),
+            problems: vec![problem.to_owned()],
+            fate: "policies/p.yaml rejected; its previous version stays active".to_owned(),
+            last_good_holds: true,
+        }];
+        let out = shown(&status);
+        assert!(
+            out.contains("1 file in force (last good version), 1 rejected"),
+            "{out}"
+        );
+        assert_eq!(out.matches(problem).count(), 1, "{out}");
+        assert!(out.contains("m.yaml: a warning"), "{out}");
+        assert!(out.contains("its previous version stays active"), "{out}");
+        assert!(!out.contains("nothing wrong"), "{out}");
+        status.config.policy_files = vec!["policies/q.yaml".to_owned()];
+        let out = shown(&status);
+        assert!(
+            out.contains("2 files in force (1 in its last good version), 1 rejected"),
+            "{out}"
+        );
+        status.config.rejected_files[0].last_good_holds = false;
+        let out = shown(&status);
+        assert!(out.contains("1 file in force, 1 rejected"), "{out}");
+    }
 }

@@ -1,6 +1,7 @@
 //! The policy files that the globs of the main file name. Each stands alone: one with an error is
 //! left out (its last good version stays at a reload) and the others load.
 
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use super::diagnostic::{Code, Diagnostic, Diagnostics, Place};
@@ -99,83 +100,143 @@ fn gone(previous: &PolicySet, files: &[PathBuf], folder: &Path, place: &Place) -
     problems
 }
 
-/// Loads `files` in this order; `origin` of their policies is relative to `folder`.
+/// Loads `files`; `origin` of their policies is relative to `folder`. Of two files that cannot stand
+/// beside each other the later one is left out; at a reload, the one that would push out what is in
+/// force.
 pub(super) fn load_files(
     files: Vec<PathBuf>,
     folder: &Path,
     env: &dyn Environment,
     previous: Option<&PolicySet>,
 ) -> Found {
-    let (set, problems) = (PolicySet::default(), Diagnostics::default());
-    let mut found = Found {
+    let mut digests = Digests::default();
+    let mut texts: Vec<FileText> = Vec::with_capacity(files.len());
+    for path in &files {
+        let bytes = read(path);
+        let digest = bytes.as_ref().ok().map(|bytes| Digest::of(bytes));
+        digests.insert(path.clone(), digest);
+        let (entries, problems) = parse_file(bytes, path, folder, env);
+        let path = path.clone();
+        texts.push(FileText {
+            path,
+            digest,
+            entries,
+            problems,
+        });
+    }
+    texts.sort_by_key(|text| text.rank(previous));
+    let mut held = BTreeMap::new();
+    // Each round holds one more file, and one that is held is not judged again.
+    let (mut set, problems) = loop {
+        match settle(&texts, previous, &held) {
+            Ok(settled) => break settled,
+            Err((path, problems)) => held.insert(path, problems),
+        };
+    };
+    set.entries.sort_by(|a, b| a.file.cmp(&b.file));
+    set.rejected.sort_by(|a, b| a.path.cmp(&b.path));
+    set.active_files.sort();
+    Found {
         set,
         problems,
-        files_read: Vec::new(),
-        digests: Digests::default(),
-    };
-    for path in files {
-        one_file(path, folder, env, previous, &mut found);
+        files_read: files,
+        digests,
     }
-    found
 }
 
-fn one_file(
+/// A policy file as it was read.
+struct FileText {
     path: PathBuf,
-    folder: &Path,
-    env: &dyn Environment,
-    previous: Option<&PolicySet>,
-    found: &mut Found,
-) {
-    let bytes = read(&path);
-    let digest = bytes.as_ref().ok().map(|bytes| Digest::of(bytes));
-    found.digests.insert(path.clone(), digest);
-    let (entries, mut problems) = parse_file(bytes, &path, folder, env);
-    let others: Vec<&PolicyEntry> = found.set.entries.iter().collect();
-    find_clashes(&entries, &others, &mut problems);
-    problems.sort();
-    found.files_read.push(path.clone());
-    if problems.has_errors() {
-        let reasons = problems.errors().map(Diagnostic::line).collect();
-        if let Some(previous) = previous {
-            if let Some(version) = previous.versions.get(&path) {
-                found.set.versions.insert(path.clone(), version.clone());
-            }
-            let kept = previous.entries.iter().filter(|entry| entry.file == path);
-            let kept: Vec<PolicyEntry> = kept
-                .filter(|kept| {
-                    found
-                        .set
-                        .entries
-                        .iter()
-                        .all(|entry| clash(kept, entry).is_none())
-                })
-                .cloned()
-                .collect();
-            found.set.entries.extend(kept);
+    digest: Option<Digest>,
+    entries: Vec<(PolicyEntry, Place)>,
+    problems: Diagnostics,
+}
+
+impl FileText {
+    /// When its turn is: what is in force as it stands, then what replaces a version in force, then
+    /// what is new.
+    fn rank(&self, previous: Option<&PolicySet>) -> u8 {
+        match previous.and_then(|previous| previous.versions.get(&self.path)) {
+            Some(known) if Some(known.digest) == self.digest => 0,
+            Some(_) => 1,
+            None => 2,
         }
-        found.set.rejected.push(RejectedFile {
-            path,
-            problems: reasons,
-        });
-    } else {
-        found
-            .set
-            .entries
-            .extend(entries.into_iter().map(|(entry, _)| entry));
-        if let Some(digest) = digest {
-            let known = previous.and_then(|previous| previous.versions.get(&path));
-            let version = match known.filter(|known| known.digest == digest) {
-                Some(known) => known.clone(),
-                None => FileVersion {
-                    digest,
-                    loaded_unix_s: unix_s(),
-                },
-            };
-            found.set.versions.insert(path.clone(), version);
-        }
-        found.set.active_files.push(path);
     }
-    found.problems.extend(problems);
+}
+
+/// The files in this order, those of `held` with their previous versions before all others.
+///
+/// # Errors
+/// The first file that is left out while others took the place of its previous version, with its
+/// problems: it is one to be held.
+fn settle(
+    texts: &[FileText],
+    previous: Option<&PolicySet>,
+    held: &BTreeMap<PathBuf, Diagnostics>,
+) -> Result<(PolicySet, Diagnostics), (PathBuf, Diagnostics)> {
+    let (mut set, mut found) = (PolicySet::default(), Diagnostics::default());
+    for (path, problems) in held {
+        reject(path, problems, previous, &mut set);
+        found.extend(problems.clone());
+    }
+    for text in texts.iter().filter(|text| !held.contains_key(&text.path)) {
+        let mut problems = text.problems.clone();
+        let others: Vec<&PolicyEntry> = set.entries.iter().collect();
+        find_clashes(&text.entries, &others, &mut problems);
+        problems.sort();
+        if !problems.has_errors() {
+            accept(text, previous, &mut set);
+        } else if stands(&text.path, previous, &set) {
+            reject(&text.path, &problems, previous, &mut set);
+        } else {
+            return Err((text.path.clone(), problems));
+        }
+        found.extend(problems);
+    }
+    Ok((set, found))
+}
+
+/// What is in force of the file at `path`.
+fn in_force<'a>(
+    path: &'a Path,
+    previous: Option<&'a PolicySet>,
+) -> impl Iterator<Item = &'a PolicyEntry> {
+    let entries = previous.into_iter().flat_map(|previous| &previous.entries);
+    entries.filter(move |entry| entry.file == path)
+}
+
+/// Whether what is in force of the file at `path` can stand beside `set`.
+fn stands(path: &Path, previous: Option<&PolicySet>, set: &PolicySet) -> bool {
+    in_force(path, previous).all(|kept| set.entries.iter().all(|e| clash(kept, e).is_none()))
+}
+
+/// Leaves a file out; its previous version stays.
+fn reject(path: &Path, problems: &Diagnostics, previous: Option<&PolicySet>, set: &mut PolicySet) {
+    if let Some(version) = previous.and_then(|previous| previous.versions.get(path)) {
+        set.versions.insert(path.to_owned(), version.clone());
+    }
+    set.entries.extend(in_force(path, previous).cloned());
+    set.rejected.push(RejectedFile {
+        path: path.to_owned(),
+        problems: problems.errors().map(Diagnostic::line).collect(),
+    });
+}
+
+fn accept(text: &FileText, previous: Option<&PolicySet>, set: &mut PolicySet) {
+    let entries = text.entries.iter().map(|(entry, _)| entry.clone());
+    set.entries.extend(entries);
+    if let Some(digest) = text.digest {
+        let known = previous.and_then(|previous| previous.versions.get(&text.path));
+        let version = match known.filter(|known| known.digest == digest) {
+            Some(known) => known.clone(),
+            None => FileVersion {
+                digest,
+                loaded_unix_s: unix_s(),
+            },
+        };
+        set.versions.insert(text.path.clone(), version);
+    }
+    set.active_files.push(text.path.clone());
 }
 
 /// Entries of a file that cannot stand beside `others` or each other.

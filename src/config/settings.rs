@@ -295,6 +295,26 @@ mod tests {
     }
 
     #[test]
+    fn a_path_is_the_same_with_and_without_a_dot() {
+        let env = BTreeMap::new();
+        let settings = |text: &str, folder: &str| {
+            let loaded = parse_str(text, "m.yaml", &env, Some(std::path::Path::new(folder)));
+            loaded.config.unwrap().inputs.settings()
+        };
+        let bare = settings("state_file: state.json\n", "");
+        for (text, folder) in [
+            ("./state.json", ""),
+            ("state.json", "."),
+            ("./state.json", "./."),
+        ] {
+            let other = settings(&format!("state_file: {text}\n"), folder);
+            assert_eq!(difference(&bare, &other), [], "{text} in {folder}");
+        }
+        let other = settings("state_file: x/state.json\n", "");
+        assert_eq!(difference(&bare, &other).len(), 1);
+    }
+
+    #[test]
     fn what_needs_a_restart_keeps_the_value_of_the_start() {
         let env = BTreeMap::new();
         let inputs = |text: &str| parse_str(text, "m.yaml", &env, None).config.unwrap().inputs;

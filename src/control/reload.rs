@@ -304,6 +304,7 @@ pub(super) fn rejected_files(config: &Config) -> Vec<RejectedFile> {
             file: shown.to_string(),
             problems: file.problems.clone(),
             fate,
+            last_good_holds: kept.is_some(),
         }
     };
     set.rejected.iter().map(view).collect()

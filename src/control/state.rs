@@ -102,6 +102,16 @@ fn load(path: &std::path::Path, journal: &Journal) -> BTreeMap<String, KeptUpstr
     let file = path.display().to_string();
     match state_file::read(path, wall_now()) {
         Found::Nothing => BTreeMap::new(),
+        Found::NoFolder(folder) => {
+            let why = format!("the folder {} does not exist", folder.display());
+            tracing::warn!(%file, %why, "the state file cannot be written; create the folder");
+            journal.emit(
+                "state_rejected",
+                vec![("file", json!(file)), ("why", json!(why))],
+                format!("state file {file} cannot be written: {why}; a restart forgets ejections"),
+            );
+            BTreeMap::new()
+        }
         Found::State(kept) => {
             let upstreams = kept.upstreams.len();
             tracing::info!(%file, upstreams, "state of an earlier process");

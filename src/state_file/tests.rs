@@ -28,8 +28,15 @@ fn a_state_is_written_whole_for_us_alone_and_read_again() {
     }
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
-    // A folder that is not there is an error, not a panic.
-    assert!(write(&folder.path().join("none/state"), &kept()).is_err());
+    // A folder that is not there is an error, not a panic, and told before the first write.
+    let nowhere = folder.path().join("none/state");
+    assert!(write(&nowhere, &kept()).is_err());
+    let found = read(&nowhere, wall_now());
+    assert!(matches!(found, Found::NoFolder(absent) if absent == folder.path().join("none")));
+    assert!(matches!(
+        read(Path::new("no-state"), wall_now()),
+        Found::Nothing
+    ));
 }
 
 #[test]

@@ -170,3 +170,15 @@ fn another_state_file_needs_a_restart() {
     );
     assert!(!setup.path("other.json").exists());
 }
+
+#[test]
+fn a_state_file_in_a_folder_that_is_not_there_is_told_at_the_start() {
+    let setup = Setup::new();
+    let main = setup.path("outrigger.yaml");
+    let text = fs::read_to_string(&main).unwrap();
+    fs::write(&main, text.replace("./state.json", "./none/state.json")).unwrap();
+    let proxy = setup.start();
+    let event = proxy.wait_for_event("state_rejected");
+    let why = event["why"].as_str().unwrap();
+    assert!(why.contains("none does not exist"), "{event}");
+}

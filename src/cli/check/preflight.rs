@@ -70,6 +70,8 @@ pub(super) fn look(config: &Config) -> (String, Vec<Remark>) {
             remarks.extend(path.parent().and_then(|parent| folder(key, parent)));
         }
     }
+    let state = config.state_file.as_deref().and_then(Path::parent);
+    remarks.extend(state.and_then(|parent| folder("state_file", parent)));
     (notes(config), remarks)
 }
 
@@ -223,7 +225,7 @@ mod tests {
         let text = format!(
             "listen: 127.0.0.1:{port}\nadmin: {{listen: \"127.0.0.1:0\"}}\ntelemetry: {{listen: \
              \"127.0.0.1:0\", access_log: {{sink: /none/such/x.log}}}}\nregistries: {{n: {{kind: \
-             nacos, servers: [\"127.0.0.1:1\"]}}}}\nlimits: {{max_connections: 1}}\n"
+             nacos, servers: [\"127.0.0.1:1\"]}}}}\nlimits: {{max_connections: 1}}\nstate_file: /none/such/state.json\n"
         );
         let env = std::collections::BTreeMap::new();
         let config = parse_str(&text, "t", &env, None).config.unwrap();
@@ -233,6 +235,7 @@ mod tests {
             (Code::PORT_TAKEN, "listen"),
             (Code::REGISTRY_UNREACHABLE, "registries.n"),
             (Code::FOLDER_ABSENT, "telemetry.access_log.sink"),
+            (Code::FOLDER_ABSENT, "state_file"),
         ] {
             assert!(found.contains(&want), "{want:?}: {remarks:?}");
         }

@@ -109,3 +109,32 @@ fn policy_and_endpoints_files_are_known_by_their_shape() {
     );
     assert_eq!(check(&files, &["gone.yaml"], false).0, 3);
 }
+
+#[test]
+fn a_preflight_with_errors_calls_nothing_good() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let path = folder.path().join("m.yaml");
+    let elsewhere = "admin: {listen: \"127.0.0.1:0\"}\ntelemetry: {listen: \"127.0.0.1:0\"}\n\
+                     limits: {max_connections: 1}\n";
+    let preflight = |listen: &str| {
+        std::fs::write(&path, format!("listen: {listen}\n{elsewhere}")).unwrap();
+        let args = CheckArgs {
+            paths: vec![path.clone()],
+            preflight: true,
+            ..CheckArgs::default()
+        };
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = run(&args, &BTreeMap::new(), &mut out, &mut err);
+        (code, String::from_utf8(out).unwrap())
+    };
+    let (code, out) = preflight(&taken.local_addr().unwrap().to_string());
+    assert_eq!(code, 3, "{out}");
+    assert!(
+        out.contains("m.yaml: loads, but cannot start on this machine"),
+        "{out}"
+    );
+    assert!(!out.contains("good"), "{out}");
+    let (code, out) = preflight("127.0.0.1:0");
+    assert!(code == 0 && out.contains("m.yaml: good"), "{out}");
+}

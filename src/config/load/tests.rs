@@ -322,6 +322,95 @@ fn only_regular_files_are_read() {
 }
 
 #[test]
+fn at_a_reload_a_file_in_force_keeps_its_place_before_a_newcomer() {
+    let orders = "policies: [{name: orders, apply_to: {upstreams: orders}}]\n";
+    let other_name = "policies: [{name: backup, apply_to: {upstreams: orders}}]\n";
+    let other_target = "policies: [{name: orders, apply_to: {upstreams: other}}]\n";
+    let other = "policies: [{name: other, apply_to: {upstreams: other}}]\n";
+    // Before, after: files by name, and what the reload is to reject. `a` sorts before `orders`.
+    type Files<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(Files<'_>, Files<'_>, &[&str]); 6] = [
+        (&[("orders", orders)], &[("a", other_name)], &["a"]),
+        (&[("orders", orders)], &[("a", other_target)], &["a"]),
+        // The newcomer stays out also while the file in force is being mended.
+        (
+            &[("orders", orders)],
+            &[("a", other_name), ("orders", "policies: 3\n")],
+            &["a", "orders"],
+        ),
+        // A file in force that changes cannot push out another either.
+        (
+            &[("a", other), ("orders", orders)],
+            &[("a", other_name)],
+            &["a"],
+        ),
+        (
+            &[("a", other), ("orders", orders)],
+            &[("a", other_name), ("orders", "policies: 3\n")],
+            &["a", "orders"],
+        ),
+        // Policies may change places, though.
+        (
+            &[("a", other), ("orders", orders)],
+            &[("a", orders), ("orders", other)],
+            &[],
+        ),
+    ];
+    for (before, after, want) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let env = env(&[]);
+        write(folder.path(), &[("m.yaml", "version: 1")]);
+        let put = |files: Files<'_>| {
+            for (name, text) in files {
+                write(folder.path(), &[(&*format!("policies/{name}.yaml"), *text)]);
+            }
+        };
+        let request = |previous| LoadRequest {
+            previous,
+            ..LoadRequest::new(Some(folder.path().join("m.yaml")), &env)
+        };
+        put(before);
+        let first = load(request(None)).config.unwrap().policies;
+        assert!(first.rejected.is_empty(), "{:?}", first.rejected);
+        put(after);
+        let second = load(request(Some(Arc::clone(&first)))).config.unwrap();
+        let stem = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let rejected: Vec<String> = second
+            .policies
+            .rejected
+            .iter()
+            .map(|f| stem(&f.path))
+            .collect();
+        assert_eq!(rejected, want, "{after:?}");
+        if !want.is_empty() {
+            assert_eq!(second.policies.entries, first.entries, "{after:?}");
+            assert_eq!(second.policies.versions, first.versions, "{after:?}");
+        }
+        // Told the same again while nothing changes.
+        let third = load(request(Some(Arc::clone(&second.policies))))
+            .config
+            .unwrap();
+        assert_eq!(third.policies.entries, second.policies.entries, "{after:?}");
+        assert_eq!(
+            third.policies.rejected, second.policies.rejected,
+            "{after:?}"
+        );
+    }
+}
+
+#[test]
+fn keys_known_here_are_listed_once() {
+    let folder = tempfile::tempdir().unwrap();
+    write(
+        folder.path(),
+        &[("p.yaml", "policies: [{name: p, qqqqqq: 1}]\n")],
+    );
+    let (_, problems) = policies(vec![folder.path().join("p.yaml")], &env(&[]));
+    let shown = problems.to_string();
+    assert_eq!(shown.matches("`statistics_window`").count(), 1, "{shown}");
+}
+
+#[test]
 fn policy_files_that_are_gone_at_a_reload_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let env = env(&[]);

@@ -144,7 +144,11 @@ impl<'a> Map<'a> {
     /// The value of `key` from a flag, the environment or the file. A value that is nothing but an
     /// unset variable counts as not written.
     pub(crate) fn field(&self, key: &'static str) -> Option<Field<'a>> {
-        self.known.borrow_mut().push(key);
+        let mut known = self.known.borrow_mut();
+        if !known.contains(&key) {
+            known.push(key);
+        }
+        drop(known);
         let field = self.find(key, self.fixed);
         self.record(key, field.as_ref());
         field

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value as Json;
 
@@ -163,7 +163,7 @@ impl Shape {
                 .iter()
                 .map(|shape| shape.scalar(text, folder))
                 .find(|value| value.as_str() != Some(text)),
-            Self::Path => Some(folder.join(text).display().to_string().into()),
+            Self::Path => Some(plain(&folder.join(text)).display().to_string().into()),
             Self::Secret => Some(MASK.into()),
             Self::Size(..) => size(text, &(0..=u64::MAX))
                 .ok()
@@ -241,4 +241,14 @@ impl Recorder {
             change(record);
         }
     }
+}
+
+/// The same path without `.` in it.
+fn plain(path: &Path) -> PathBuf {
+    let parts = path.components().filter(|part| *part != Component::CurDir);
+    let plain: PathBuf = parts.collect();
+    if plain.as_os_str().is_empty() {
+        return path.to_owned();
+    }
+    plain
 }
