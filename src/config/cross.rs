@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::diagnostic::{Code, Place};
 use super::document::Node;
-use super::parse::address::{collide, show};
+use super::parse::address::collide;
 use super::parse::reader::{Context, Field, list};
 use super::suggest;
 use super::types::{Config, Listen, RegistryKind, Service};
@@ -115,11 +115,7 @@ fn addresses(config: &Config, places: &Places<'_, '_>) {
     let mut add = |listen: &Listen, owner: (String, Place)| {
         if let Some((other, (name, _))) = all.iter().find(|(other, _)| collide(other, listen)) {
             let (what, place) = &owner;
-            let message = format!(
-                "`{what}` is {}, which `{name}` has ({})",
-                show(listen),
-                show(other)
-            );
+            let message = format!("`{what}` is {listen}, which `{name}` has ({other})");
             let help = match listen {
                 Listen::Unix(_) => "give each listener its own path",
                 Listen::Tcp(_) | Listen::Localhost(_) => {

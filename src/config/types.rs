@@ -67,6 +67,17 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
+/// As it would be written.
+impl std::fmt::Display for Listen {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(out),
+            Self::Localhost(port) => write!(out, "localhost:{port}"),
+            Self::Unix(path) => write!(out, "unix:{}", path.display()),
+        }
+    }
+}
+
 /// `admin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin {

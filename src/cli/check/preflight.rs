@@ -22,7 +22,7 @@ pub(super) fn look(config: &Config) -> (String, Vec<Remark>) {
     let mut remarks = Vec::new();
     for (key, listen) in listeners(config) {
         if let Err(why) = free(&listen) {
-            let shown = show(&listen);
+            let shown = listen.to_string();
             remarks.push((
                 Code::PORT_TAKEN,
                 key.clone(),
@@ -203,14 +203,6 @@ fn notes(config: &Config) -> String {
         show(delay),
         show(drain)
     )
-}
-
-fn show(listen: &Listen) -> String {
-    match listen {
-        Listen::Tcp(address) => address.to_string(),
-        Listen::Localhost(port) => format!("localhost:{port}"),
-        Listen::Unix(path) => format!("unix:{}", path.display()),
-    }
 }
 
 #[cfg(test)]

@@ -69,7 +69,9 @@ impl Map<'_> {
         default: Option<Listen>,
     ) -> Option<Listen> {
         self.declare(key, || {
-            let default = default.as_ref().map_or_else(|| word.to_owned(), show);
+            let default = default
+                .as_ref()
+                .map_or_else(|| word.to_owned(), ToString::to_string);
             Shape::word(word).or(LISTEN).default(default)
         });
         let Some(field) = self.field(key) else {
@@ -126,15 +128,6 @@ fn is_v4_or_v6_loopback(address: &SocketAddr) -> bool {
     ip == std::net::Ipv4Addr::LOCALHOST || ip == std::net::Ipv6Addr::LOCALHOST
 }
 
-/// As it would be written.
-pub(crate) fn show(listen: &Listen) -> String {
-    match listen {
-        Listen::Tcp(address) => address.to_string(),
-        Listen::Localhost(port) => format!("localhost:{port}"),
-        Listen::Unix(path) => format!("unix:{}", path.display()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,7 +140,7 @@ mod tests {
             "localhost:15001",
             "unix:/run/x.sock",
         ] {
-            assert_eq!(show(&listen(text).unwrap()), text);
+            assert_eq!(listen(text).unwrap().to_string(), text);
         }
         for (text, part) in [
             ("15001", "`localhost:15001`"),
