@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger::clock::Clock;
-use outrigger::config::types::{EmptyPolicy, Nacos, OnEmpty, Registry, RegistryKind, Secret};
+use outrigger::config::types::{
+    EmptyPolicy, Nacos, NacosProtocol, OnEmpty, Registry, RegistryKind, RegistryTls, Secret,
+};
 use outrigger::discovery::{self, Deps, NoEvents, ServiceQuery};
 
 #[tokio::main(flavor = "current_thread")]
@@ -24,6 +26,9 @@ async fn main() -> anyhow::Result<()> {
         .unwrap_or_else(|| "127.0.0.1:8848".to_owned());
     let nacos = Nacos {
         servers: servers.split(',').map(str::to_owned).collect(),
+        endpoint: None,
+        protocol: NacosProtocol::Auto,
+        udp_push: false,
         namespace: "public".into(),
         group: "DEFAULT_GROUP".into(),
         clusters: Vec::new(),
@@ -42,6 +47,7 @@ async fn main() -> anyhow::Result<()> {
         },
         max_in_flight: 8,
         timeout: Duration::from_secs(5),
+        tls: RegistryTls::default(),
     };
     let deps = Deps {
         embedded: None,

@@ -12,6 +12,7 @@ mod file;
 mod handle;
 pub mod merge;
 mod nacos;
+mod source;
 mod stats;
 mod subscription;
 

@@ -219,7 +219,7 @@ impl Checked {
                         help,
                     );
                 }
-                RegistryKind::Embedded(_) | RegistryKind::Nacos(_) => {}
+                _ => {}
             }
         }
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::app::{App, Controls, Ended};
 use crate::clock::Clock;
 use crate::config::environment::{Environment, Overrides};
-use crate::config::types::{Config, Embedded, Listen, RegistryKind};
+use crate::config::types::{Config, Embedded, Listen};
 use crate::config::{LoadRequest, load};
 use crate::control::plane::ConfigInputs;
 use crate::control::watch::WatchList;
@@ -187,10 +187,7 @@ fn embedded_of(config: &Config) -> Option<Embedded> {
     config
         .registries
         .values()
-        .find_map(|registry| match &registry.kind {
-            RegistryKind::Embedded(settings) => Some(settings.clone()),
-            RegistryKind::File { .. } | RegistryKind::Nacos(_) => None,
-        })
+        .find_map(|registry| registry.kind.embedded().cloned())
 }
 
 pub(crate) fn parse_listen(text: &str) -> Result<Listen, std::net::AddrParseError> {

@@ -218,11 +218,107 @@ pub(crate) const KEYS: &[(&str, &str)] = &[
         "Bytes of one instance's metadata.",
     ),
     ("registry.path", "The endpoints file; it is watched."),
-    ("registry.protocol", "How Nacos is spoken to."),
+    (
+        "registry.users_file",
+        "Users of the embedded registry, NAME: PASSWORD lines; none: no login.",
+    ),
+    (
+        "registry.tls",
+        "TLS towards the registry; without ca_file the public authorities are trusted.",
+    ),
+    (
+        "registry.tls.ca_file",
+        "PEM authorities; read again for each connection.",
+    ),
+    (
+        "registry.tls.cert_file",
+        "PEM chain of our own certificate.",
+    ),
+    ("registry.tls.key_file", "PEM key of it."),
+    (
+        "registry.tls.server_name",
+        "Name that the certificate must have, if not that of the address.",
+    ),
+    ("registry.tls.insecure", "Take any certificate."),
+    (
+        "registry.protocol",
+        "How Nacos is spoken to; auto = gRPC, else HTTP.",
+    ),
     (
         "registry.servers",
-        "host:port each; the port is 8848 where none is written.",
+        "nacos, zookeeper: host:port each; eureka: full prefixes; dns: ip:port, default those of the system.",
     ),
+    (
+        "registry.endpoint",
+        "URL of a list of servers, one per line.",
+    ),
+    (
+        "registry.udp_push",
+        "Ask for pushes by UDP (HTTP only); they are hints to read now.",
+    ),
+    (
+        "registry.mode",
+        "How applications are read: per_app, or all once and then delta; auto = delta when auto-discovering or above 20 services.",
+    ),
+    (
+        "registry.prefer_ip",
+        "Connect to the address an instance names, not to its host name.",
+    ),
+    ("registry.secure", "Use the secure port."),
+    ("registry.address", "URL of the local agent."),
+    (
+        "registry.token_file",
+        "File with the token; read again when it is refused.",
+    ),
+    ("registry.datacenter", "Default: that of the agent."),
+    ("registry.tags", "An instance must have all of them."),
+    (
+        "registry.filter",
+        "An expression of Consul's filter language.",
+    ),
+    ("registry.consistency", "Of reads."),
+    (
+        "registry.tagged_address",
+        "Name of a tagged address to connect to.",
+    ),
+    ("registry.wait", "How long a blocking query waits."),
+    (
+        "registry.api",
+        "URL of the API server; in-cluster by default.",
+    ),
+    (
+        "registry.ca_file",
+        "PEM authorities of the API server; default those of the pod.",
+    ),
+    (
+        "registry.namespaces",
+        "Watched ones, the first is where bare names live; default the pod's own.",
+    ),
+    (
+        "registry.port_name",
+        "Name of the port, where a service has several.",
+    ),
+    (
+        "registry.ip_family",
+        "Which addresses are instances; auto = as our own address, else prefer_v4.",
+    ),
+    ("registry.panic_on_unready", "Use all when none is ready."),
+    (
+        "registry.search",
+        "Use the search list; else names are absolute.",
+    ),
+    ("registry.tcp", "Ask by TCP only."),
+    (
+        "registry.min_ttl",
+        "Least time between two questions of a name.",
+    ),
+    (
+        "registry.max_ttl",
+        "Longest time between two questions of a name.",
+    ),
+    ("registry.root", "Root of the interface-level layout."),
+    ("registry.layout", "Which of Dubbo's layouts are read."),
+    ("registry.session_timeout", "Of our session."),
     ("registry.namespace", "Namespace id."),
     ("registry.group", "Group."),
     ("registry.clusters", "Clusters; empty: all."),

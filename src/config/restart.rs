@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::types::{Config, Listen, RegistryKind};
+use super::types::{Config, Listen};
 
 /// The keys that need a restart; `*` stands for a name.
 const KEYS: [&str; 7] = [
@@ -59,10 +59,8 @@ fn names<'a>(names: impl Iterator<Item = &'a Arc<str>>) -> impl Iterator<Item = 
 }
 
 fn registry_listen<'a>(config: &'a Config, name: &str) -> Option<&'a Listen> {
-    match &config.registries.get(name)?.kind {
-        RegistryKind::Embedded(embedded) => embedded.listen.as_ref(),
-        RegistryKind::File { .. } | RegistryKind::Nacos(_) => None,
-    }
+    let embedded = config.registries.get(name)?.kind.embedded()?;
+    embedded.listen.as_ref()
 }
 
 fn service_port(config: &Config, name: &str) -> Option<u16> {

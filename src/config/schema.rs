@@ -127,6 +127,11 @@ registries:
   "*embedded": {kind: embedded}
   "*file": {kind: file, path: x}
   "*nacos": {kind: nacos, servers: [x]}
+  "*eureka": {kind: eureka, servers: [x]}
+  "*consul": {kind: consul}
+  "*kubernetes": {kind: kubernetes}
+  "*dns": {kind: dns}
+  "*zookeeper": {kind: zookeeper, servers: [x]}
 defaults: {health_check: {http: /}}
 services: {"*": {endpoints: [{address: "x:1"}], health_check: {http: /}}}
 "#;

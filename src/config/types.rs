@@ -11,6 +11,14 @@ use crate::endpoint::Endpoint;
 
 use super::settings::Inputs;
 
+mod registry;
+
+pub use registry::{
+    Consistency, Consul, Dns, Embedded, EmptyPolicy, Eureka, EurekaMode, IpFamily, Kubernetes,
+    Nacos, NacosProtocol, OnEmpty, Registry, RegistryKind, RegistryTls, Secret, Zookeeper,
+    ZookeeperLayout,
+};
+
 pub use super::policy_set::{FileVersion, PolicyEntry, PolicyProtocol, PolicySet, RejectedFile};
 
 /// The whole main file with its ejection policies.
@@ -230,109 +238,6 @@ pub struct App {
     pub propagation_delay: Option<Duration>,
     /// How long a drain waits for what is in flight.
     pub drain_timeout: Duration,
-}
-
-/// One entry of `registries`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Registry {
-    /// Its key.
-    pub name: Arc<str>,
-    /// What it is.
-    pub kind: RegistryKind,
-    /// What a sudden empty answer means (rules G3, G4).
-    pub empty: EmptyPolicy,
-    /// Requests in flight to this registry at most.
-    pub max_in_flight: usize,
-    /// Of one request to it.
-    pub timeout: Duration,
-}
-
-/// Rules G3 and G4.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EmptyPolicy {
-    /// What a sudden empty answer means.
-    pub on_empty: OnEmpty,
-    /// It must have lasted this long ...
-    pub grace: Duration,
-    /// ... and be confirmed by this many answers.
-    pub answers: u32,
-    /// A drop of more than this percentage (and at least 3 instances) is held too.
-    pub shrink_percent: u32,
-}
-
-/// `on_empty`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnEmpty {
-    /// The last good set stays until the empty one is confirmed.
-    Hold,
-    /// It is true at once.
-    Obey,
-    /// It is never true.
-    Never,
-}
-
-/// What a registry is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RegistryKind {
-    /// Ours.
-    Embedded(Embedded),
-    /// An endpoints file, watched.
-    File {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Nacos over its v1 HTTP API.
-    Nacos(Nacos),
-}
-
-/// `kind: embedded`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Embedded {
-    /// `None`: reachable in-process only.
-    pub listen: Option<Listen>,
-    /// Folder of the snapshot.
-    pub data: Option<PathBuf>,
-    /// Silence until an instance is unhealthy.
-    pub unhealthy_after: Duration,
-    /// Silence until it is removed.
-    pub remove_after: Duration,
-    /// What clients are told to beat at.
-    pub beat_interval: Duration,
-    /// Bounds.
-    pub max_services: usize,
-    /// Bounds.
-    pub max_instances: usize,
-    /// Bounds.
-    pub max_metadata_bytes: usize,
-}
-
-/// `kind: nacos`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nacos {
-    /// `host:port` each.
-    pub servers: Vec<String>,
-    /// Namespace id.
-    pub namespace: Arc<str>,
-    /// Group.
-    pub group: Arc<str>,
-    /// Empty: all.
-    pub clusters: Vec<String>,
-    /// For a login.
-    pub username: Option<String>,
-    /// File with the password.
-    pub password_file: Option<PathBuf>,
-    /// Inline password; loads with a warning.
-    pub password: Option<Secret>,
-}
-
-/// A secret: never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub String);
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("***")
-    }
 }
 
 /// One service, merged with the defaults.

@@ -354,9 +354,7 @@ fn keep_registry_listen(old: Option<&Registry>, new: &mut Registry) {
     let RegistryKind::Embedded(settings) = &mut new.kind else {
         return;
     };
-    match old.map(|old| &old.kind) {
-        Some(RegistryKind::Embedded(before)) => settings.listen.clone_from(&before.listen),
-        // A registry that is new has no listener before the next start.
-        Some(RegistryKind::File { .. } | RegistryKind::Nacos(_)) | None => settings.listen = None,
-    }
+    // A registry that is new has no listener before the next start.
+    let before = old.and_then(|old| old.kind.embedded());
+    settings.listen = before.and_then(|before| before.listen.clone());
 }

@@ -11,7 +11,7 @@ use super::ListedNames;
 use super::events::JournalEvents;
 use crate::clock::Clock;
 use crate::config::environment::ProcessEnvironment;
-use crate::config::types::{Config, Registry, RegistryKind, Service};
+use crate::config::types::{Config, Registry, Service};
 use crate::discovery::{self, Deps, RegistryHandle, ServiceQuery, ServiceView};
 use crate::endpoint::EndpointSet;
 use crate::journal::Journal;
@@ -115,17 +115,14 @@ impl Registries {
         prepared: Option<EmbeddedRegistry>,
         before: Option<LiveRegistry>,
     ) -> LiveRegistry {
-        let embedded = match &config.kind {
-            RegistryKind::Embedded(settings) => {
-                let known = before.and_then(|live| live.embedded).or(prepared);
-                Some(known.unwrap_or_else(|| {
-                    let registry = EmbeddedRegistry::new(settings, self.clock);
-                    tokio::spawn(registry.clone().maintain(self.stop.clone()));
-                    registry
-                }))
-            }
-            RegistryKind::File { .. } | RegistryKind::Nacos(_) => None,
-        };
+        let embedded = config.kind.embedded().map(|settings| {
+            let known = before.and_then(|live| live.embedded).or(prepared);
+            known.unwrap_or_else(|| {
+                let registry = EmbeddedRegistry::new(settings, self.clock);
+                tokio::spawn(registry.clone().maintain(self.stop.clone()));
+                registry
+            })
+        });
         self.seed = self
             .seed
             .wrapping_mul(6_364_136_223_846_793_005)

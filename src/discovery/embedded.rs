@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::source::{Listing, Source, Task};
 use super::subscription::{Answer, Failure, Subscription};
 use crate::registry::model::{DEFAULT_GROUP, DEFAULT_NAMESPACE};
 use crate::registry::{EmbeddedRegistry, ServiceKey};
@@ -17,22 +18,7 @@ impl EmbeddedSource {
         Self(registry)
     }
 
-    pub(super) fn is_here(&self) -> bool {
-        self.0.is_some()
-    }
-
-    pub(super) fn names_changes(&self) -> Option<watch::Receiver<u64>> {
-        self.0.as_ref().map(EmbeddedRegistry::watch_names)
-    }
-
-    pub(super) fn names(&self) -> Result<Vec<Arc<str>>, Failure> {
-        self.0.as_ref().map_or_else(
-            || Err(absent()),
-            |registry| Ok(registry.names(DEFAULT_NAMESPACE, DEFAULT_GROUP)),
-        )
-    }
-
-    pub(super) async fn follow(self, mut subscription: Subscription) {
+    async fn run(self, mut subscription: Subscription) {
         let Some(registry) = self.0 else {
             subscription.failed(&absent());
             return subscription.closed().await;
@@ -62,6 +48,27 @@ impl EmbeddedSource {
                 return;
             }
         }
+    }
+}
+
+impl Source for EmbeddedSource {
+    fn follow(self: Arc<Self>, subscription: Subscription) -> Task {
+        Box::pin(Self::clone(&self).run(subscription))
+    }
+
+    fn names(self: Arc<Self>) -> Listing {
+        Box::pin(async move {
+            let registry = self.0.as_ref().ok_or_else(absent)?;
+            Ok(registry.names(DEFAULT_NAMESPACE, DEFAULT_GROUP))
+        })
+    }
+
+    fn names_changes(&self) -> Option<watch::Receiver<u64>> {
+        self.0.as_ref().map(EmbeddedRegistry::watch_names)
+    }
+
+    fn is_here(&self) -> bool {
+        self.0.is_some()
     }
 }
 

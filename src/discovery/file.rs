@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::EndpointsParser;
 use super::handle::Shared;
+use super::source::{Listing, Source, Task};
 use super::subscription::{Answer, Failure, Subscription};
 use crate::endpoint::EndpointSet;
 
@@ -61,20 +62,7 @@ impl FileSource {
         Self(watched)
     }
 
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.0.changes.subscribe()
-    }
-
-    pub(super) async fn names(&self) -> Result<Vec<Arc<str>>, Failure> {
-        self.0.read().await;
-        let last = self.0.lock().clone();
-        match (last.error, last.sets) {
-            (Some(error), _) => Err(Failure::Unanswered(error)),
-            (None, sets) => Ok(sets.iter().flat_map(|sets| sets.keys().cloned()).collect()),
-        }
-    }
-
-    pub(super) async fn follow(self, mut subscription: Subscription) {
+    async fn run(self, mut subscription: Subscription) {
         let mut changes = self.0.changes.subscribe();
         if *changes.borrow_and_update() == 0 {
             self.0.read().await;
@@ -102,6 +90,27 @@ impl FileSource {
                 return;
             }
         }
+    }
+}
+
+impl Source for FileSource {
+    fn follow(self: Arc<Self>, subscription: Subscription) -> Task {
+        Box::pin(Self::clone(&self).run(subscription))
+    }
+
+    fn names(self: Arc<Self>) -> Listing {
+        Box::pin(async move {
+            self.0.read().await;
+            let last = self.0.lock().clone();
+            match (last.error, last.sets) {
+                (Some(error), _) => Err(Failure::Unanswered(error)),
+                (None, sets) => Ok(sets.iter().flat_map(|sets| sets.keys().cloned()).collect()),
+            }
+        })
+    }
+
+    fn names_changes(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.0.changes.subscribe())
     }
 }
 

@@ -10,6 +10,7 @@ use tracing::{info, warn};
 use super::embedded::EmbeddedSource;
 use super::file::FileSource;
 use super::nacos::NacosSource;
+use super::source::{Listing, Source, Task};
 use super::stats::{Counters, RegistryStats};
 use super::subscription::{Failure, Subscription};
 use super::{Deps, NamesView, RegistryEvents, ServiceQuery, ServiceView};
@@ -29,14 +30,19 @@ const REFRESH_LIMIT: Duration = Duration::from_secs(1);
 /// subscription.
 pub fn start(config: &Registry, deps: Deps) -> RegistryHandle {
     let shared = Shared::new(config, &deps);
-    let source = match &config.kind {
-        RegistryKind::Embedded(_) => Source::Embedded(EmbeddedSource::new(deps.embedded)),
+    let source: Arc<dyn Source> = match &config.kind {
+        RegistryKind::Embedded(_) => Arc::new(EmbeddedSource::new(deps.embedded)),
         RegistryKind::File { path } => {
-            Source::File(FileSource::start(path.clone(), deps.parser, &shared))
+            Arc::new(FileSource::start(path.clone(), deps.parser, &shared))
         }
-        RegistryKind::Nacos(nacos) => Source::Nacos(Arc::new(NacosSource::new(
-            nacos, config, deps.clock, deps.seed,
-        ))),
+        RegistryKind::Nacos(nacos) => {
+            Arc::new(NacosSource::new(nacos, config, deps.clock, deps.seed))
+        }
+        RegistryKind::Eureka(_)
+        | RegistryKind::Consul(_)
+        | RegistryKind::Kubernetes(_)
+        | RegistryKind::Dns(_)
+        | RegistryKind::Zookeeper(_) => Arc::new(NotYet),
     };
     RegistryHandle::new(shared, source)
 }
@@ -48,7 +54,7 @@ pub struct RegistryHandle(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     shared: Arc<Shared>,
-    source: Source,
+    source: Arc<dyn Source>,
     names: watch::Sender<NamesView>,
     /// Whether the task that reads them runs; the lock makes its end and its start exclusive.
     names_followed: Mutex<bool>,
@@ -68,15 +74,8 @@ pub(super) struct Shared {
     pub(super) restored: tokio::sync::Notify,
 }
 
-#[derive(Clone, Debug)]
-pub(super) enum Source {
-    Embedded(EmbeddedSource),
-    File(FileSource),
-    Nacos(Arc<NacosSource>),
-}
-
 impl RegistryHandle {
-    pub(super) fn new(shared: Arc<Shared>, source: Source) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, source: Arc<dyn Source>) -> Self {
         Self(Arc::new(Inner {
             shared,
             source,
@@ -91,40 +90,27 @@ impl RegistryHandle {
         &self.0.shared.config.name
     }
 
-    /// `embedded`, `file`, `nacos`.
+    /// The word of `kind` in the configuration.
     pub fn kind(&self) -> &'static str {
-        match self.0.source {
-            Source::Embedded(_) => "embedded",
-            Source::File(_) => "file",
-            Source::Nacos(_) => "nacos",
-        }
+        self.0.shared.config.kind.word()
     }
 
     /// Whether its health flags come from heart-beats: then "all unhealthy" is answered by using all
     /// that are enabled (G6).
     pub fn heartbeat(&self) -> bool {
-        match self.0.source {
-            Source::Embedded(_) | Source::Nacos(_) => true,
-            Source::File(_) => false,
-        }
+        self.0.shared.config.kind.heartbeat()
     }
 
     /// Whether it can list its services.
     pub fn can_list(&self) -> bool {
-        match self.0.source {
-            Source::Embedded(_) | Source::File(_) | Source::Nacos(_) => true,
-        }
+        self.0.shared.config.kind.lists()
     }
 
     /// Follows a service; the task behind it ends when the receiver and all its clones are dropped.
     pub fn subscribe(&self, query: ServiceQuery) -> watch::Receiver<ServiceView> {
         let (sender, receiver) = watch::channel(ServiceView::default());
         let subscription = Subscription::new(self.0.shared.clone(), query, sender);
-        match self.0.source.clone() {
-            Source::Embedded(source) => drop(tokio::spawn(source.follow(subscription))),
-            Source::File(source) => drop(tokio::spawn(source.follow(subscription))),
-            Source::Nacos(source) => drop(tokio::spawn(source.follow(subscription))),
-        }
+        drop(tokio::spawn(self.0.source.clone().follow(subscription)));
         receiver
     }
 
@@ -163,9 +149,7 @@ impl RegistryHandle {
 
     /// Its numbers now.
     pub fn stats(&self) -> RegistryStats {
-        if let Source::Embedded(source) = &self.0.source
-            && source.is_here()
-        {
+        if self.0.source.is_here() {
             self.0.shared.answered(self.0.shared.clock.now());
         }
         self.0.shared.counters.read(self.0.shared.clock.now())
@@ -174,11 +158,7 @@ impl RegistryHandle {
 
 impl Inner {
     async fn read_names(&self) -> bool {
-        let result = match &self.source {
-            Source::Embedded(source) => source.names(),
-            Source::File(source) => source.names().await,
-            Source::Nacos(source) => source.names().await,
-        };
+        let result = self.source.clone().names().await;
         let now = self.shared.clock.now();
         match result {
             Ok(mut names) => {
@@ -202,15 +182,6 @@ impl Inner {
                 self.names.send_modify(|view| view.error = Some(error));
                 false
             }
-        }
-    }
-
-    /// Counts up when the names may have changed, where the registry tells.
-    fn names_changes(&self) -> Option<watch::Receiver<u64>> {
-        match &self.source {
-            Source::Embedded(source) => source.names_changes(),
-            Source::File(source) => Some(source.changes()),
-            Source::Nacos(_) => None,
         }
     }
 
@@ -253,7 +224,7 @@ impl Shared {
 }
 
 async fn follow_names(inner: Arc<Inner>) {
-    let mut changes = inner.names_changes();
+    let mut changes = inner.source.names_changes();
     loop {
         if let Some(changes) = &mut changes {
             changes.mark_unchanged();
@@ -277,5 +248,22 @@ async fn follow_names(inner: Arc<Inner>) {
             }
             () = due => {}
         }
+    }
+}
+
+/// A kind that is refused by the parser so far.
+#[derive(Debug)]
+struct NotYet;
+
+impl Source for NotYet {
+    fn follow(self: Arc<Self>, mut subscription: Subscription) -> Task {
+        Box::pin(async move {
+            subscription.failed(&Failure::Refused("not supported yet".to_owned()));
+            subscription.closed().await;
+        })
+    }
+
+    fn names(self: Arc<Self>) -> Listing {
+        Box::pin(async { Err(Failure::Refused("not supported yet".to_owned())) })
     }
 }

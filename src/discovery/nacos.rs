@@ -15,6 +15,7 @@ use std::time::Duration;
 use form_urlencoded::Serializer;
 use http::Method;
 
+use super::source::{Listing, Source, Task};
 use super::subscription::{Answer, Failure, Subscription};
 use crate::clock::Clock;
 use crate::config::types::{Nacos, Registry};
@@ -58,7 +59,7 @@ impl NacosSource {
     }
 
     /// The names of the registry's namespace and group.
-    pub(super) async fn names(&self) -> Result<Vec<Arc<str>>, Failure> {
+    async fn list(&self) -> Result<Vec<Arc<str>>, Failure> {
         let mut names: Vec<Arc<str>> = Vec::new();
         for page in 1..=MAX_PAGES {
             let query = Serializer::new(String::new())
@@ -82,7 +83,7 @@ impl NacosSource {
     }
 
     /// Polls one service until nobody listens.
-    pub(super) async fn follow(self: Arc<Self>, mut subscription: Subscription) {
+    async fn poll(self: Arc<Self>, mut subscription: Subscription) {
         let query = self.list_query(&subscription);
         let mut delay = FIRST_DELAY;
         let mut failures = 0u32;
@@ -147,6 +148,16 @@ impl NacosSource {
             query.append_pair("clusters", &clusters.join(","));
         }
         query.finish()
+    }
+}
+
+impl Source for NacosSource {
+    fn follow(self: Arc<Self>, subscription: Subscription) -> Task {
+        Box::pin(self.poll(subscription))
+    }
+
+    fn names(self: Arc<Self>) -> Listing {
+        Box::pin(async move { self.list().await })
     }
 }
 

@@ -129,6 +129,7 @@ mod tests {
             max_services: 4,
             max_instances: 8,
             max_metadata_bytes: 256,
+            users_file: None,
         };
         EmbeddedRegistry::new(&config, Clock::new())
     }

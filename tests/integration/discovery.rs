@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger::clock::Clock;
-use outrigger::config::types::{EmptyPolicy, Nacos, OnEmpty, Registry, RegistryKind};
+use outrigger::config::types::{
+    EmptyPolicy, Nacos, NacosProtocol, OnEmpty, Registry, RegistryKind, RegistryTls,
+};
 use outrigger::discovery::{self, Deps, NoEvents, RegistryHandle, ServiceQuery, ServiceView};
 use outrigger::endpoint::{Address, Endpoint, EndpointSet};
 use outrigger::registry::{InstanceKey, Registration, ServiceKey};
@@ -29,11 +31,15 @@ fn registry(kind: RegistryKind, on_empty: OnEmpty) -> Registry {
         },
         max_in_flight: 8,
         timeout: Duration::from_secs(2),
+        tls: RegistryTls::default(),
     }
 }
 
 fn nacos(servers: &[SocketAddr]) -> RegistryKind {
     RegistryKind::Nacos(Nacos {
+        endpoint: None,
+        protocol: NacosProtocol::Http,
+        udp_push: false,
         servers: servers.iter().map(ToString::to_string).collect(),
         namespace: "public".into(),
         group: "DEFAULT_GROUP".into(),

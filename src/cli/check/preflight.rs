@@ -34,33 +34,26 @@ pub(super) fn look(config: &Config) -> (String, Vec<Remark>) {
     remarks.extend(open_files(config));
     for registry in config.registries.values() {
         let key = format!("registries.{}", registry.name);
-        match &registry.kind {
-            RegistryKind::Nacos(nacos) => {
-                let failed: Vec<String> = nacos
-                    .servers
-                    .iter()
-                    .filter_map(|server| Some(format!("{server}: {}", connect(server).err()?)))
-                    .collect();
-                if !failed.is_empty() {
-                    let all = failed.len() == nacos.servers.len();
-                    let which = if all { "no server" } else { "a server" };
-                    let verb = if all { "answers" } else { "does not answer" };
-                    remarks.push((
-                        Code::REGISTRY_UNREACHABLE,
-                        key.clone(),
-                        format!("`{key}`: {which} {verb}: {}", failed.join("; ")),
-                        "check addresses and network; a start works without, from the cache or \
-                         when it comes"
-                            .to_owned(),
-                    ));
-                }
-            }
-            RegistryKind::Embedded(embedded) => {
-                let data = embedded.data.as_deref();
-                remarks.extend(data.and_then(|path| folder(&format!("{key}.data"), path)));
-            }
-            RegistryKind::File { .. } => {}
+        let servers = servers(&registry.kind);
+        let failed: Vec<String> = servers
+            .iter()
+            .filter_map(|server| Some(format!("{server}: {}", connect(server).err()?)))
+            .collect();
+        if !failed.is_empty() {
+            let all = failed.len() == servers.len();
+            let which = if all { "no server" } else { "a server" };
+            let verb = if all { "answers" } else { "does not answer" };
+            remarks.push((
+                Code::REGISTRY_UNREACHABLE,
+                key.clone(),
+                format!("`{key}`: {which} {verb}: {}", failed.join("; ")),
+                "check addresses and network; a start works without, from the cache or when it \
+                 comes"
+                    .to_owned(),
+            ));
         }
+        let data = registry.kind.embedded().and_then(|e| e.data.as_deref());
+        remarks.extend(data.and_then(|path| folder(&format!("{key}.data"), path)));
     }
     let log = &config.telemetry.access_log.sink;
     let sinks = std::iter::once(("telemetry.access_log.sink", log));
@@ -73,6 +66,33 @@ pub(super) fn look(config: &Config) -> (String, Vec<Remark>) {
     let state = config.state_file.as_deref().and_then(Path::parent);
     remarks.extend(state.and_then(|parent| folder("state_file", parent)));
     (notes(config), remarks)
+}
+
+/// Where a registry listens by TCP, `host:port` each.
+fn servers(kind: &RegistryKind) -> Vec<String> {
+    let of_url = |url: &String| {
+        let uri: http::Uri = url.parse().ok()?;
+        let port = match uri.scheme_str() {
+            Some("https") => 443,
+            _ => 80,
+        };
+        Some(format!(
+            "{}:{}",
+            uri.host()?,
+            uri.port_u16().unwrap_or(port)
+        ))
+    };
+    match kind {
+        RegistryKind::Nacos(nacos) => nacos.servers.clone(),
+        RegistryKind::Eureka(eureka) => eureka.servers.iter().filter_map(of_url).collect(),
+        RegistryKind::Consul(consul) => of_url(&consul.address).into_iter().collect(),
+        RegistryKind::Kubernetes(settings) => {
+            settings.api.as_ref().and_then(of_url).into_iter().collect()
+        }
+        RegistryKind::Zookeeper(zookeeper) => zookeeper.servers.clone(),
+        // DNS servers need not answer by TCP.
+        RegistryKind::Embedded(_) | RegistryKind::File { .. } | RegistryKind::Dns(_) => Vec::new(),
+    }
 }
 
 fn listeners(config: &Config) -> Vec<(String, Listen)> {

@@ -4,52 +4,65 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::reader::{Field, Map};
-use super::record::{HOST, Shape};
+use super::record::Shape;
 use super::value::{Span, words};
 use crate::config::diagnostic::Code;
 use crate::config::types::{
-    Embedded, EmptyPolicy, Listen, Nacos, OnEmpty, Registry, RegistryKind, Secret,
+    Embedded, EmptyPolicy, Listen, OnEmpty, Registry, RegistryKind, RegistryTls, Secret,
 };
 use crate::endpoint::Address;
+
+mod consul;
+mod dns;
+mod eureka;
+mod kubernetes;
+mod nacos;
+mod zookeeper;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Embedded,
     File,
     Nacos,
+    Eureka,
+    Consul,
+    Kubernetes,
+    Dns,
+    Zookeeper,
 }
+
+const KINDS: [(&str, Kind); 8] = [
+    ("embedded", Kind::Embedded),
+    ("file", Kind::File),
+    ("nacos", Kind::Nacos),
+    ("eureka", Kind::Eureka),
+    ("consul", Kind::Consul),
+    ("kubernetes", Kind::Kubernetes),
+    ("dns", Kind::Dns),
+    ("zookeeper", Kind::Zookeeper),
+];
 
 /// One registry; nothing when its kind is missing or unknown.
 pub(crate) fn registry(name: &str, field: &Field<'_>) -> Option<Registry> {
     let map = field.map();
-    let kinds = [
-        ("embedded", Kind::Embedded),
-        ("file", Kind::File),
-        ("nacos", Kind::Nacos),
-    ];
-    map.declare("kind", || words(&kinds).required());
+    map.declare("kind", || words(&KINDS).required());
     let Some(kind) = map.field("kind") else {
         let message = format!("registry `{name}` has no `kind`");
-        let help = "write `kind: embedded`, `kind: file` or `kind: nacos`";
+        let help = "write `kind: embedded`, `kind: nacos` or `kind: consul`, say";
         field
             .context
             .report(Code::MISSING, &field.key, message, help);
         return None;
     };
-    let kind = kind.word(
-        &kinds,
-        &["eureka", "consul", "kubernetes", "dns", "zookeeper"],
-    )?;
-    map.later(&["tls"]);
+    let kind = kind.word(&KINDS, &[])?;
     let on_empty = [
         ("hold", OnEmpty::Hold),
         ("obey", OnEmpty::Obey),
         ("never", OnEmpty::Never),
     ];
-    let default = if kind == Kind::Nacos {
-        OnEmpty::Hold
-    } else {
-        OnEmpty::Obey
+    let default = match kind {
+        Kind::Nacos | Kind::Eureka | Kind::Consul | Kind::Dns | Kind::Zookeeper => OnEmpty::Hold,
+        Kind::Embedded | Kind::File | Kind::Kubernetes => OnEmpty::Obey,
     };
     let empty = EmptyPolicy {
         on_empty: map.choice("on_empty", default, &on_empty, &[]),
@@ -69,8 +82,16 @@ pub(crate) fn registry(name: &str, field: &Field<'_>) -> Option<Registry> {
             }
             path.map(|path| RegistryKind::File { path })
         }
-        Kind::Nacos => Some(RegistryKind::Nacos(nacos(name, field, &map))),
+        Kind::Nacos => Some(RegistryKind::Nacos(nacos::nacos(name, field, &map))),
+        Kind::Eureka => Some(RegistryKind::Eureka(eureka::eureka(name, field, &map))),
+        Kind::Consul => Some(RegistryKind::Consul(consul::consul(&map))),
+        Kind::Kubernetes => Some(RegistryKind::Kubernetes(kubernetes::kubernetes(&map))),
+        Kind::Dns => Some(RegistryKind::Dns(dns::dns(&map))),
+        Kind::Zookeeper => Some(RegistryKind::Zookeeper(zookeeper::zookeeper(
+            name, field, &map,
+        ))),
     };
+    let tls = tls(&map);
     map.finish();
     Some(Registry {
         name: Arc::from(name),
@@ -78,7 +99,103 @@ pub(crate) fn registry(name: &str, field: &Field<'_>) -> Option<Registry> {
         empty,
         max_in_flight,
         timeout,
+        tls,
     })
+}
+
+/// `tls`.
+fn tls(parent: &Map<'_>) -> RegistryTls {
+    parent.declare("tls", || Shape::Map.optional());
+    let enabled = parent.field("tls").is_some();
+    let map = parent.child("tls");
+    map.declare("server_name", || Shape::Text.optional());
+    let tls = RegistryTls {
+        enabled,
+        ca_file: map.path("ca_file"),
+        cert_file: map.path("cert_file"),
+        key_file: map.path("key_file"),
+        server_name: map.text("server_name").map(|name| name.to_string()),
+        insecure: map.boolean("insecure", false),
+    };
+    if tls.cert_file.is_some() != tls.key_file.is_some()
+        && let Some(field) = parent.field("tls")
+    {
+        let what = "`cert_file` and `key_file` belong together";
+        field.report(Code::MISSING, what, "write both, or neither");
+    }
+    map.finish();
+    tls
+}
+
+/// The URL of a server without a `/` at its end. `default` is put before what has no scheme.
+fn url(field: &Field<'_>, default: &str) -> Option<String> {
+    field.convert(Code::ADDRESS, |text| {
+        let help = "write `http://host:port` or `https://host:port`".to_owned();
+        let full = if text.contains("://") {
+            text.to_owned()
+        } else {
+            format!("{default}://{text}")
+        };
+        let uri: http::Uri = match full.parse() {
+            Ok(uri) => uri,
+            Err(error) => return Err((format!("`{text}` is no URL: {error}"), help)),
+        };
+        if !matches!(uri.scheme_str(), Some("http" | "https")) {
+            return Err((format!("`{text}` is neither http nor https"), help));
+        }
+        let host = uri.host().unwrap_or_default();
+        if host.is_empty() || uri.query().is_some() {
+            return Err((format!("`{text}` is not the URL of a server"), help));
+        }
+        if uri.authority().is_some_and(|a| a.as_str().contains('@')) {
+            let help = "use `username` and `password_file`".to_owned();
+            return Err((
+                "user and password do not belong into the URL".to_owned(),
+                help,
+            ));
+        }
+        Ok(full.trim_end_matches('/').to_owned())
+    })
+}
+
+/// A password or token written in the file itself loads with a warning.
+fn secret(map: &Map<'_>, key: &'static str, help: &str) -> Option<Secret> {
+    map.declare(key, || Shape::Secret.optional());
+    let field = map.field(key)?;
+    if field.is_inline() {
+        let message = format!("`{}` stands in the file itself", field.path);
+        field
+            .context
+            .report(Code::INLINE_SECRET, &field.key, message, help);
+    }
+    field.text().map(|text| Secret(text.to_owned()))
+}
+
+/// A text, where written.
+fn text(map: &Map<'_>, key: &'static str) -> Option<String> {
+    map.declare(key, || Shape::Text.optional());
+    map.text(key).map(|text| text.to_string())
+}
+
+/// A list of texts, empty where none is written.
+fn texts(map: &Map<'_>, key: &'static str) -> Vec<String> {
+    map.declare(key, || Shape::Text.list().default(Vec::<String>::new()));
+    map.texts(key).unwrap_or_default()
+}
+
+/// `servers` as `host:port`; at least one, or an error.
+fn servers(name: &str, field: &Field<'_>, map: &Map<'_>, port: u16, example: &str) -> Vec<String> {
+    let written = map
+        .field("servers")
+        .and_then(|servers| servers.one_or_more());
+    if written.as_ref().is_none_or(Vec::is_empty) {
+        missing(field, name, "servers", example);
+    }
+    let written = written.unwrap_or_default();
+    written
+        .iter()
+        .filter_map(|item| server(item, port))
+        .collect()
 }
 
 fn missing(field: &Field<'_>, name: &str, key: &str, help: &str) {
@@ -90,7 +207,6 @@ fn missing(field: &Field<'_>, name: &str, key: &str, help: &str) {
 
 /// The embedded registry.
 fn embedded(map: &Map<'_>) -> Embedded {
-    map.later(&["users_file"]);
     let limits = map.child("limits");
     let (max_services, max_instances, max_metadata_bytes) = (
         limits.integer("max_services", 10_000, &(1..=10_000_000)),
@@ -108,72 +224,22 @@ fn embedded(map: &Map<'_>) -> Embedded {
         max_services,
         max_instances,
         max_metadata_bytes,
+        users_file: map.path("users_file"),
     }
 }
 
-fn nacos(name: &str, field: &Field<'_>, map: &Map<'_>) -> Nacos {
-    map.later(&["endpoint", "udp_push"]);
-    map.choice("protocol", (), &[("auto", ()), ("http", ())], &["grpc"]);
-    map.declare("servers", || HOST.one_or_more().required());
-    map.declare("namespace", || Shape::Text.default("public"));
-    map.declare("group", || Shape::Text.default("DEFAULT_GROUP"));
-    map.declare("clusters", || {
-        Shape::Text.list().default(Vec::<String>::new())
-    });
-    map.declare("username", || Shape::Text.optional());
-    map.declare("password", || Shape::Secret.optional());
-    let servers = map
-        .field("servers")
-        .and_then(|servers| servers.one_or_more());
-    if servers.as_ref().is_none_or(Vec::is_empty) {
-        missing(
-            field,
-            name,
-            "servers",
-            "write `servers: [\"nacos-1:8848\"]`, say",
-        );
-    }
-    let password = map.field("password");
-    if let Some(password) = password.as_ref().filter(|password| password.is_inline()) {
-        let message = format!("`{}` stands in the file itself", password.path);
-        let help = "use `password_file`, or a variable such as `${NACOS_PASSWORD}`";
-        password
-            .context
-            .report(Code::INLINE_SECRET, &password.key, message, help);
-    }
-    Nacos {
-        servers: servers
-            .unwrap_or_default()
-            .iter()
-            .filter_map(server)
-            .collect(),
-        namespace: map.text("namespace").unwrap_or_else(|| Arc::from("public")),
-        group: map
-            .text("group")
-            .unwrap_or_else(|| Arc::from("DEFAULT_GROUP")),
-        clusters: map.texts("clusters").unwrap_or_default(),
-        username: map
-            .field("username")
-            .and_then(|f| f.text())
-            .map(str::to_owned),
-        password_file: map.path("password_file"),
-        password: password
-            .and_then(|f| f.text())
-            .map(|text| Secret(text.to_owned())),
-    }
-}
-
-/// `host:port`; the port of Nacos where none is written.
-fn server(field: &Field<'_>) -> Option<String> {
+/// `host:port`; `port` where none is written.
+fn server(field: &Field<'_>, port: u16) -> Option<String> {
     field.convert(Code::ADDRESS, |text| {
-        let help = "write `host:port`, as in `nacos-1:8848`".to_owned();
+        let help = format!("write `host:port`, as in `server-1:{port}`");
         if text.contains('/') {
             return Err((format!("`{text}` is no `host:port`"), help));
         }
-        let with_port = if text.contains(':') {
-            text.to_owned()
+        let bare = !text.contains(':') || (text.starts_with('[') && text.ends_with(']'));
+        let with_port = if bare {
+            format!("{text}:{port}")
         } else {
-            format!("{text}:8848")
+            text.to_owned()
         };
         match Address::parse(&with_port) {
             Ok(address) => Ok(address.as_str().to_owned()),
@@ -194,6 +260,7 @@ impl Embedded {
             max_services: 10_000,
             max_instances: 100_000,
             max_metadata_bytes: 4096,
+            users_file: None,
         }
     }
 }
@@ -212,6 +279,7 @@ impl Registry {
             },
             max_in_flight: 8,
             timeout: Duration::from_secs(5),
+            tls: RegistryTls::default(),
         }
     }
 }

@@ -5,8 +5,10 @@ use std::sync::Mutex;
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::config::types::{EmptyPolicy, OnEmpty, RegistryKind, Secret};
-use crate::discovery::handle::{Shared, Source};
+use crate::config::types::{
+    EmptyPolicy, NacosProtocol, OnEmpty, RegistryKind, RegistryTls, Secret,
+};
+use crate::discovery::handle::Shared;
 use crate::discovery::{
     Deps, HoldCause, Ignored, RegistryEvents, RegistryHandle, ServiceQuery, ServiceView,
 };
@@ -48,6 +50,9 @@ struct Setup {
 
 fn nacos() -> Nacos {
     Nacos {
+        endpoint: None,
+        protocol: NacosProtocol::Http,
+        udp_push: false,
         servers: Vec::new(),
         namespace: "public".into(),
         group: "g".into(),
@@ -70,6 +75,7 @@ fn setup(servers: usize, nacos: &Nacos) -> Setup {
         },
         max_in_flight: 8,
         timeout: Duration::from_secs(5),
+        tls: RegistryTls::default(),
     };
     let (journal, clock) = (Arc::new(Journal::default()), Clock::new());
     let deps = Deps {
@@ -95,7 +101,7 @@ fn setup(servers: usize, nacos: &Nacos) -> Setup {
     let mut source = NacosSource::new(nacos, &config, clock, 7);
     source.servers = source.servers.with_targets(targets);
     let shared = Shared::new(&config, &deps);
-    let handle = RegistryHandle::new(shared, Source::Nacos(Arc::new(source)));
+    let handle = RegistryHandle::new(shared, Arc::new(source));
     Setup {
         fakes,
         handle,

@@ -22,6 +22,7 @@ pub(crate) fn config() -> Embedded {
         max_services: 100,
         max_instances: 1000,
         max_metadata_bytes: 4096,
+        users_file: None,
     }
 }
 
