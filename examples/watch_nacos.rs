@@ -13,7 +13,7 @@ use outrigger::clock::Clock;
 use outrigger::config::types::{
     EmptyPolicy, Nacos, NacosProtocol, OnEmpty, Registry, RegistryKind, RegistryTls, Secret,
 };
-use outrigger::discovery::{self, Deps, NoEvents, ServiceQuery};
+use outrigger::discovery::{self, Cache, Deps, NoEvents, ServiceQuery};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
@@ -51,6 +51,7 @@ async fn main() -> anyhow::Result<()> {
     };
     let deps = Deps {
         embedded: None,
+        cache: Cache::default(),
         parser: |_, _| Ok(BTreeMap::new()),
         clock: Clock::new(),
         events: Arc::new(NoEvents),

@@ -7,6 +7,8 @@
 //! Next: `discovery/handle.rs` (what callers hold), `discovery/subscription.rs` (what every source
 //! does with an answer), then one file per source.
 
+mod cache;
+mod combine;
 mod embedded;
 mod file;
 mod handle;
@@ -20,10 +22,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
+pub use cache::Cache;
+pub use combine::{REGISTRY_KEY, combine};
 pub use handle::{RegistryHandle, start};
 pub use merge::{Held, HoldCause};
 pub use stats::{RegistryStats, Updates};
@@ -71,6 +75,9 @@ pub struct ServiceView {
     pub last_success: Option<Timestamp>,
     /// No answer for three periods.
     pub stale: bool,
+    /// When the set was kept that is in use because the registry has not answered since the start;
+    /// then it is stale too.
+    pub cached: Option<SystemTime>,
     /// An answer that is held back until it is confirmed.
     pub held: Option<Held>,
     /// Of the last try; `None` when it was answered.
@@ -148,6 +155,8 @@ pub struct Deps {
     pub clock: Clock,
     /// The journal.
     pub events: Arc<dyn RegistryEvents>,
+    /// Sets of an earlier process.
+    pub cache: Cache,
     /// Of all jitter.
     pub seed: u64,
 }

@@ -32,6 +32,7 @@ pub mod status;
 pub mod timer;
 pub mod upstream;
 pub mod version;
+pub mod whole_file;
 pub mod worker;
 mod write_through;
 

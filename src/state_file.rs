@@ -4,18 +4,17 @@
 
 pub mod format;
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+use crate::whole_file;
 
 use self::format::{Kept, Unusable, WallMs, parse, render};
 
 /// A larger file is not read, a larger state is cut down before it is written.
 pub const MAX_BYTES: u64 = 16 << 20;
-/// Readable by us alone: notes of operators may stand in it.
-const MODE: u32 = 0o600;
 
 /// What a start found.
 #[derive(Debug)]
@@ -66,30 +65,7 @@ pub fn read(path: &Path, now: SystemTime) -> Found {
 /// The folder or the file cannot be written; the old file is untouched.
 pub fn write(path: &Path, kept: &Kept) -> io::Result<()> {
     let bytes = render(kept, MAX_BYTES);
-    let mut name = path.as_os_str().to_owned();
-    name.push(".tmp");
-    let fresh = PathBuf::from(name);
-    // Left behind by a crash, perhaps with other rights.
-    match std::fs::remove_file(&fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(MODE);
-    let mut file = options.open(&fresh)?;
-    let written = file.write_all(&bytes).and_then(|()| file.sync_all());
-    let written = written.and_then(|()| std::fs::rename(&fresh, path));
-    if let Err(error) = written {
-        let _left_behind = std::fs::remove_file(&fresh);
-        return Err(error);
-    }
-    // The rename itself outlives a crash only when the folder is written too; not all file systems
-    // can do that, and then it comes later by itself.
-    let folder = path.parent().filter(|folder| *folder != Path::new(""));
-    if let Ok(folder) = File::open(folder.unwrap_or_else(|| Path::new("."))) {
-        let _later = folder.sync_all();
-    }
-    Ok(())
+    whole_file::replace(path, &bytes)
 }
 
 fn content(path: &Path) -> io::Result<Option<Vec<u8>>> {

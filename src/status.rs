@@ -121,6 +121,9 @@ pub struct RegistryStatus {
     pub up: bool,
     /// A set is older than three periods.
     pub stale: bool,
+    /// Services that live on a cached set because it has not answered since the start.
+    #[serde(default)]
+    pub cached: usize,
     /// Its health flags are forged at the moment.
     pub protected: bool,
     /// Seconds since its last answer.
@@ -152,6 +155,9 @@ pub struct UpstreamSummary {
     pub age_s: Option<f64>,
     /// The set is older than three periods.
     pub stale: bool,
+    /// Unix time when the set was kept that is in use from the cache, as long as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_unix_s: Option<f64>,
     /// A held update, for people.
     pub held: Option<String>,
     /// The source's last error.

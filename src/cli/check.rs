@@ -207,20 +207,17 @@ impl Checked {
 
     fn endpoint_files(&mut self, config: &Config, env: &dyn Environment) {
         for registry in config.registries.values() {
-            match &registry.kind {
-                RegistryKind::File { path } if path.exists() => self.endpoints_file(path, env),
-                RegistryKind::File { path } => {
-                    let message = format!("registry `{}`: the file does not exist", registry.name);
-                    let help = "its services have no instances until it does";
-                    self.remark(
-                        Code::FILE_ABSENT,
-                        &path.display().to_string(),
-                        message,
-                        help,
-                    );
-                }
-                _ => {}
+            let RegistryKind::File { path } = &registry.kind else {
+                continue;
+            };
+            if path.exists() {
+                self.endpoints_file(path, env);
+                continue;
             }
+            let message = format!("registry `{}`: the file does not exist", registry.name);
+            let help = "its services have no instances until it does";
+            let file = path.display().to_string();
+            self.remark(Code::FILE_ABSENT, &file, message, help);
         }
     }
 

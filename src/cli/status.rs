@@ -170,6 +170,11 @@ fn registry_line(registry: &RegistryStatus) -> String {
     if registry.stale {
         line.push_str(", stale");
     }
+    match registry.cached {
+        0 => {}
+        1 => line.push_str(", 1 service from the cache"),
+        n => line.push_str(&format!(", {n} services from the cache")),
+    }
     if registry.protected {
         line.push_str(", its health flags are not to be trusted now");
     }

@@ -107,7 +107,9 @@ fn note(upstream: &UpstreamSummary) -> String {
     }
     notes.extend(upstream.held.as_deref());
     notes.extend(upstream.error.as_deref());
-    if upstream.stale && upstream.error.is_none() {
+    if upstream.cached_unix_s.is_some() {
+        notes.push("from the cache: the registry has not answered since the start");
+    } else if upstream.stale && upstream.error.is_none() {
         notes.push("the source's last answer is old");
     }
     notes.join("; ")

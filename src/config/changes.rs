@@ -22,11 +22,12 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         limits,
         app,
         registries,
-        default_registry,
+        default_registries,
         defaults,
         services,
         policies,
         state_file,
+        cache_dir,
         // Texts, not values.
         inputs: _,
     } = old;
@@ -44,10 +45,11 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         ("discovery_wait", *discovery_wait != new.discovery_wait),
         ("auto_discover", *auto_discover != new.auto_discover),
         ("state_file", *state_file != new.state_file),
+        ("cache_dir", *cache_dir != new.cache_dir),
         ("defaults", *defaults != new.defaults),
         (
             "defaults.registry",
-            *default_registry != new.default_registry && *defaults == new.defaults,
+            *default_registries != new.default_registries && *defaults == new.defaults,
         ),
     ];
     let keys = keys.into_iter().filter(|(_, differs)| *differs);

@@ -66,20 +66,22 @@ fn registries(config: &Config, places: &Places<'_, '_>) {
         context.report(Code::UNKNOWN_REGISTRY, place, message, help);
     };
     let defined = |name: &str| places.registries.contains_key(name);
-    if let (Some(field), Some(name)) = (places.default_registry, &config.defaults.registry)
-        && !defined(name)
-    {
-        unknown(name, &field.node.place);
+    if let Some(field) = places.default_registry {
+        let names = config.defaults.registries.iter();
+        for name in names.filter(|name| !defined(name)) {
+            unknown(name, &field.node.place);
+        }
     }
     for service in config.services.values() {
-        let own = service.registry != config.defaults.registry;
-        match &service.registry {
-            Some(name) if own && !defined(name) => {
-                unknown(name, &places.service(&service.name, "registry"));
+        let own = service.registries != config.defaults.registries;
+        match &service.registries[..] {
+            [] if service.endpoints.is_some() || known.len() == 1 => {}
+            names @ [_, ..] => {
+                for name in names.iter().filter(|name| own && !defined(name)) {
+                    unknown(name, &places.service(&service.name, "registry"));
+                }
             }
-            Some(_) => {}
-            None if service.endpoints.is_some() || known.len() == 1 => {}
-            None => {
+            [] => {
                 let message = format!(
                     "service `{}` has no endpoints and no registry",
                     service.name
@@ -97,7 +99,7 @@ fn registries(config: &Config, places: &Places<'_, '_>) {
             }
         }
     }
-    if known.len() > 1 && config.auto_discover && config.defaults.registry.is_none() {
+    if known.len() > 1 && config.auto_discover && config.defaults.registries.is_empty() {
         let message = "`auto_discover` has no registry to look in";
         let help = "write `defaults.registry`, or `auto_discover: false`";
         context.report(

@@ -105,6 +105,10 @@ pub(crate) const KEYS: &[(&str, &str)] = &[
         "Ejection policy files: globs, relative to this file. Each file stands alone.",
     ),
     (
+        "cache_dir",
+        "Folder that keeps the last good set of each service, for a start while a registry is down.",
+    ),
+    (
         "state_file",
         "File in which ejections survive a restart; an empty text is none.",
     ),

@@ -183,7 +183,7 @@ impl Config {
         let registry = Registry::builtin();
         let name = Arc::clone(&registry.name);
         Self {
-            default_registry: Some(Arc::clone(&name)),
+            default_registries: vec![Arc::clone(&name)],
             registries: BTreeMap::from([(name, registry)]),
             ..self
         }

@@ -51,7 +51,7 @@ pub struct Config {
     /// By name.
     pub registries: BTreeMap<Arc<str>, Registry>,
     /// Where unlisted names are looked for: `defaults.registry`, else the only one defined.
-    pub default_registry: Option<Arc<str>>,
+    pub default_registries: Vec<Arc<str>>,
     /// Settings of every auto-discovered service; its `name` is empty.
     pub defaults: Arc<Service>,
     /// By name, merged with the defaults.
@@ -62,6 +62,8 @@ pub struct Config {
     pub inputs: Arc<Inputs>,
     /// Where ejections and overrides survive a restart.
     pub state_file: Option<PathBuf>,
+    /// Folder of the last good sets, for a start while a registry is down.
+    pub cache_dir: Option<PathBuf>,
 }
 
 /// An address to listen on.
@@ -249,8 +251,8 @@ pub struct Service {
     pub hosts: Vec<Arc<str>>,
     /// Static endpoints; then no registry is asked.
     pub endpoints: Option<Arc<[Endpoint]>>,
-    /// Which registry; `None` = the default one.
-    pub registry: Option<Arc<str>>,
+    /// Which registries, merged by address, the first wins; empty = the default ones.
+    pub registries: Vec<Arc<str>>,
     /// Its name there; `None` = its own.
     pub registry_name: Option<Arc<str>>,
     /// Overrides the registry's.

@@ -156,7 +156,7 @@ impl Plane {
         let waited = self.clock.now().since(self.started) >= self.config.registry_wait;
         for live in self.registries.iter() {
             let stats = live.handle.stats();
-            if stats.last_success.is_some() {
+            if stats.last_success.is_some() || stats.cached > 0 {
                 continue;
             }
             let in_process = matches!(
@@ -265,25 +265,22 @@ impl Plane {
             return;
         }
         explanation.rule = missed.rule.would_be().to_owned();
-        let default = self
-            .config
-            .default_registry
-            .as_ref()
-            .filter(|_| self.config.auto_discover);
-        let names = default.and_then(|name| self.names.get(name));
-        let known = names.and_then(|names| {
-            names
-                .borrow()
-                .names
-                .as_deref()
-                .map(|all| super::lookup::find(all, &missed.name))
-        });
+        let names = self.config.default_registries.iter();
+        let lists: Vec<_> = names
+            .filter(|_| self.config.auto_discover)
+            .filter_map(|name| self.names.get(name))
+            .collect();
+        let known = if lists.is_empty() {
+            None
+        } else {
+            super::lookup::find_in(lists.iter().copied(), &missed.name)
+        };
         match known {
             Some(super::lookup::Known::As(name)) => explanation.upstream = Some(name.to_string()),
             Some(super::lookup::Known::Unknown) => {
                 explanation.refusal = Some(format!("404 no_route: no service {}", missed.name));
             }
-            None if names.is_some() => {
+            None if !lists.is_empty() => {
                 explanation.refusal =
                     Some("503 no_instances: the registry has not answered its list".to_owned());
             }
@@ -336,6 +333,7 @@ fn registry_status(handle: &crate::discovery::RegistryHandle) -> RegistryStatus 
         kind: handle.kind().to_owned(),
         up: stats.up,
         stale: stats.stale,
+        cached: stats.cached,
         protected: stats.protected,
         age_s: stats.age.map(|age| age.as_secs_f64()),
         last_success_unix_s: stats.last_success_wall.map(unix),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::plane::Plane;
-use crate::discovery::NamesView;
+use crate::discovery::{NamesView, RegistryHandle};
 use crate::router::alias;
 use crate::worker::{Lookup, LookupAnswer};
 
@@ -56,23 +56,23 @@ pub(super) fn find(names: &[Arc<str>], asked: &str) -> Known {
 }
 
 impl Plane {
-    /// Answers a worker's question for a name. The registry's list is read again for an unknown
-    /// one, beside the loop.
+    /// Answers a worker's question for a name. The lists of the registries are read again for an
+    /// unknown one, beside the loop.
     pub(super) fn look_up(&mut self, lookup: Lookup) {
-        let Some((registry, names)) = self.default_names() else {
+        let lists = self.default_names();
+        if lists.is_empty() {
             return answer(lookup, LookupAnswer::Unknown);
-        };
-        let known = names
-            .borrow()
-            .names
-            .as_deref()
-            .map(|names| find(names, &lookup.name));
-        match known {
+        }
+        match find_in(lists.iter().map(|(_, names)| names), &lookup.name) {
             Some(Known::As(name)) => self.discovered(&name, lookup),
             Some(Known::Unknown) | None => {
                 let again = self.again.clone();
                 tokio::spawn(async move {
-                    let answered = registry.refresh_names().await;
+                    let mut reads = tokio::task::JoinSet::new();
+                    for (registry, _) in lists {
+                        reads.spawn(async move { registry.refresh_names().await });
+                    }
+                    let answered = reads.join_all().await.into_iter().all(|answered| answered);
                     // Control ends with the process; then nobody waits for the answer.
                     let _ended = again.send((lookup, answered)).await;
                 });
@@ -80,22 +80,22 @@ impl Plane {
         }
     }
 
-    /// The list was read again, or could not be.
+    /// The lists were read again, or could not be.
     pub(super) fn look_up_again(&mut self, lookup: Lookup, answered: bool) {
-        let Some((registry, names)) = self.default_names() else {
-            return answer(lookup, LookupAnswer::Unknown);
-        };
-        let known = names
-            .borrow()
-            .names
-            .as_deref()
-            .map(|names| find(names, &lookup.name));
-        match known {
+        let lists = self.default_names();
+        match find_in(lists.iter().map(|(_, names)| names), &lookup.name) {
             Some(Known::As(name)) => self.discovered(&name, lookup),
             Some(Known::Unknown) if answered => answer(lookup, LookupAnswer::Unknown),
             Some(Known::Unknown) | None => {
-                let registry = Arc::clone(registry.name());
-                answer(lookup, LookupAnswer::NotAnswered { registry });
+                let failed = |list: &&(RegistryHandle, watch::Receiver<NamesView>)| {
+                    list.1.borrow().error.is_some()
+                };
+                let silent = lists.iter().find(failed).or_else(|| lists.first());
+                let silent = silent.map(|(registry, _)| Arc::clone(registry.name()));
+                let unknown = LookupAnswer::Unknown;
+                let found =
+                    silent.map_or(unknown, |registry| LookupAnswer::NotAnswered { registry });
+                answer(lookup, found);
             }
         }
     }
@@ -130,20 +130,39 @@ impl Plane {
         }
     }
 
-    fn default_names(
-        &mut self,
-    ) -> Option<(crate::discovery::RegistryHandle, watch::Receiver<NamesView>)> {
-        let name = self.config.default_registry.as_ref()?;
-        let handle = self.registries.get(name)?.handle.clone();
-        if !handle.can_list() {
-            return None;
+    fn default_names(&mut self) -> Vec<(RegistryHandle, watch::Receiver<NamesView>)> {
+        let mut lists = Vec::new();
+        for name in &self.config.default_registries {
+            let Some(live) = self.registries.get(name) else {
+                continue;
+            };
+            if live.handle.can_list() {
+                let names = self.names.entry(Arc::clone(name));
+                let names = names.or_insert_with(|| live.handle.names());
+                lists.push((live.handle.clone(), names.clone()));
+            }
         }
-        let names = self
-            .names
-            .entry(Arc::clone(name))
-            .or_insert_with(|| handle.names());
-        Some((handle, names.clone()))
+        lists
     }
+}
+
+/// Looks in the lists in their order; nothing when the name is in none and one has not answered.
+pub(super) fn find_in<'a>(
+    lists: impl IntoIterator<Item = &'a watch::Receiver<NamesView>>,
+    asked: &str,
+) -> Option<Known> {
+    let mut all_answered = true;
+    for names in lists {
+        match names.borrow().names.as_deref() {
+            Some(names) => {
+                if let Known::As(name) = find(names, asked) {
+                    return Some(Known::As(name));
+                }
+            }
+            None => all_answered = false,
+        }
+    }
+    all_answered.then_some(Known::Unknown)
 }
 
 fn answer(lookup: Lookup, answer: LookupAnswer) {

@@ -249,13 +249,12 @@ impl Plane {
         if !self.config.auto_discover {
             return;
         }
-        let Some(name) = self.config.default_registry.clone() else {
-            return;
-        };
-        if let Some(live) = self.registries.get(&name)
-            && live.handle.can_list()
-        {
-            self.names.insert(name, live.handle.names());
+        for name in self.config.default_registries.clone() {
+            if let Some(live) = self.registries.get(&name)
+                && live.handle.can_list()
+            {
+                self.names.insert(name, live.handle.names());
+            }
         }
     }
 
@@ -270,7 +269,7 @@ impl Plane {
         }
         // Discovered ones stay as long as they may be discovered.
         for (name, live) in old {
-            if live.discovered && config.auto_discover && config.default_registry.is_some() {
+            if live.discovered && config.auto_discover && !config.default_registries.is_empty() {
                 let service = discovered_service(&config, &name);
                 self.apply_service(&name, &service, true, Some(live), change);
             }
@@ -457,7 +456,7 @@ impl PolicyChange {
 fn discovered_service(config: &Config, name: &Arc<str>) -> Arc<Service> {
     let mut service = Service::clone(&config.defaults);
     service.name = Arc::clone(name);
-    service.registry = None;
+    service.registries = Vec::new();
     Arc::new(service)
 }
 

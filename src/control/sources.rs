@@ -12,7 +12,7 @@ use super::events::JournalEvents;
 use crate::clock::Clock;
 use crate::config::environment::ProcessEnvironment;
 use crate::config::types::{Config, Registry, Service};
-use crate::discovery::{self, Deps, RegistryHandle, ServiceQuery, ServiceView};
+use crate::discovery::{self, Cache, Deps, RegistryHandle, ServiceQuery, ServiceView};
 use crate::endpoint::EndpointSet;
 use crate::journal::Journal;
 use crate::outlier::driver::EndpointSource;
@@ -62,6 +62,7 @@ pub(super) struct Registries {
     journal: Journal,
     live: BTreeMap<Arc<str>, LiveRegistry>,
     stop: watch::Receiver<bool>,
+    cache: Cache,
     seed: u64,
 }
 
@@ -70,8 +71,8 @@ pub(super) struct Registries {
 pub(super) enum SourceKey {
     /// Static endpoints.
     Fixed(Arc<[crate::endpoint::Endpoint]>),
-    /// A registry's, by its configuration and the query.
-    Registry(Box<Registry>, ServiceQuery),
+    /// Those of registries, by their configuration, and the query.
+    Registries(Vec<Registry>, ServiceQuery),
     /// There is no such registry.
     Missing,
 }
@@ -88,6 +89,7 @@ impl Registries {
             clock,
             journal,
             live: BTreeMap::new(),
+            cache: Cache::default(),
             stop,
             seed,
         }
@@ -99,6 +101,7 @@ impl Registries {
         config: &Config,
         embedded: &BTreeMap<Arc<str>, EmbeddedRegistry>,
     ) {
+        self.cache.set_folder(config.cache_dir.as_deref());
         let mut old = std::mem::take(&mut self.live);
         for (name, registry) in &config.registries {
             let live = match old.remove(name) {
@@ -129,6 +132,7 @@ impl Registries {
             .wrapping_add(1);
         let deps = Deps {
             embedded: embedded.clone(),
+            cache: self.cache.clone(),
             parser: parse_endpoints,
             clock: self.clock,
             events: Arc::new(JournalEvents(self.journal.clone())),
@@ -154,26 +158,26 @@ impl Registries {
         if let Some(endpoints) = &service.endpoints {
             return SourceKey::Fixed(Arc::clone(endpoints));
         }
-        let registry = service
-            .registry
-            .as_ref()
-            .or(config.default_registry.as_ref());
-        match registry.and_then(|registry| self.live.get(registry)) {
-            Some(live) => {
-                let query = ServiceQuery {
-                    service: Arc::clone(name),
-                    registry_name: service
-                        .registry_name
-                        .clone()
-                        .unwrap_or_else(|| name.clone()),
-                    namespace: service.namespace.clone(),
-                    group: service.group.clone(),
-                    clusters: service.clusters.clone(),
-                };
-                SourceKey::Registry(Box::new(live.config.clone()), query)
-            }
-            None => SourceKey::Missing,
+        let names = match &service.registries[..] {
+            [] => &config.default_registries,
+            _ => &service.registries,
+        };
+        let live = names.iter().filter_map(|name| self.live.get(name));
+        let registries: Vec<Registry> = live.map(|live| live.config.clone()).collect();
+        if registries.is_empty() {
+            return SourceKey::Missing;
         }
+        let query = ServiceQuery {
+            service: Arc::clone(name),
+            registry_name: service
+                .registry_name
+                .clone()
+                .unwrap_or_else(|| name.clone()),
+            namespace: service.namespace.clone(),
+            group: service.group.clone(),
+            clusters: service.clusters.clone(),
+        };
+        SourceKey::Registries(registries, query)
     }
 
     /// Opens the source behind a key.
@@ -191,15 +195,31 @@ impl Registries {
                     in_process: true,
                 }
             }
-            SourceKey::Registry(config, query) => match self.live.get(&config.name) {
-                Some(live) => EndpointSource {
-                    name: Arc::clone(&config.name),
-                    view: live.handle.subscribe(query.clone()),
-                    heartbeat: live.handle.heartbeat(),
-                    in_process: live.embedded.is_some(),
-                },
-                None => self.open(&SourceKey::Missing),
-            },
+            SourceKey::Registries(configs, query) => {
+                let live: Vec<&LiveRegistry> = configs
+                    .iter()
+                    .filter_map(|config| self.live.get(&config.name))
+                    .collect();
+                let names: Vec<&str> = live.iter().map(|live| &**live.handle.name()).collect();
+                let mut views: Vec<_> = live
+                    .iter()
+                    .map(|live| {
+                        let view = live.handle.subscribe(query.clone());
+                        (Arc::clone(live.handle.name()), view)
+                    })
+                    .collect();
+                let view = match views.len() {
+                    0 => return self.open(&SourceKey::Missing),
+                    1 => views.remove(0).1,
+                    _ => discovery::combine(views),
+                };
+                EndpointSource {
+                    name: names.join(", ").into(),
+                    view,
+                    heartbeat: live.iter().all(|live| live.handle.heartbeat()),
+                    in_process: live.iter().all(|live| live.embedded.is_some()),
+                }
+            }
             SourceKey::Missing => EndpointSource {
                 name: "none".into(),
                 view: ServiceView::fixed(EndpointSet::default(), self.clock.now()),

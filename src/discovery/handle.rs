@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use super::cache::Cache;
 use super::embedded::EmbeddedSource;
 use super::file::FileSource;
 use super::nacos::NacosSource;
@@ -70,16 +71,21 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) events: Arc<dyn RegistryEvents>,
     pub(super) counters: Counters,
+    pub(super) cache: Cache,
     /// Wakes subscriptions that wait out their back-off.
     pub(super) restored: tokio::sync::Notify,
 }
 
 impl RegistryHandle {
     pub(super) fn new(shared: Arc<Shared>, source: Arc<dyn Source>) -> Self {
+        let names = NamesView {
+            names: shared.cached_names(),
+            ..NamesView::default()
+        };
         Self(Arc::new(Inner {
             shared,
             source,
-            names: watch::Sender::default(),
+            names: watch::Sender::new(names),
             names_followed: Mutex::new(false),
             refreshed: tokio::sync::Mutex::new(None),
         }))
@@ -165,6 +171,9 @@ impl Inner {
                 names.sort_unstable();
                 names.dedup();
                 self.shared.answered(now);
+                if self.names.borrow().names.as_deref() != Some(&names[..]) {
+                    self.shared.keep_names(&names);
+                }
                 self.names.send_modify(|view| {
                     if view.names.as_deref() != Some(&names[..]) {
                         view.names = Some(names.into());
@@ -203,8 +212,28 @@ impl Shared {
             clock: deps.clock,
             events: deps.events.clone(),
             counters: Counters::default(),
+            cache: deps.cache.clone(),
             restored: tokio::sync::Notify::new(),
         })
+    }
+
+    /// Whether sets of this registry are worth keeping: those in this process and in a file are.
+    pub(super) fn caches(&self) -> bool {
+        !matches!(
+            self.config.kind,
+            RegistryKind::Embedded(_) | RegistryKind::File { .. }
+        )
+    }
+
+    fn cached_names(&self) -> Option<Arc<[Arc<str>]>> {
+        let names = self.caches().then(|| self.cache.names(&self.config.name));
+        names.flatten().map(Arc::from)
+    }
+
+    fn keep_names(&self, names: &[Arc<str>]) {
+        if self.caches() {
+            self.cache.keep_names(&self.config.name, names);
+        }
     }
 
     pub(super) fn answered(&self, now: Timestamp) {

@@ -121,6 +121,11 @@ impl Guard {
         }
     }
 
+    /// Starts with a set that an earlier process had.
+    pub fn seed(&mut self, set: EndpointSet) {
+        self.current = Some(set);
+    }
+
     /// Judges an answer of the registry.
     pub fn offer(&mut self, set: EndpointSet, now: Timestamp) -> Verdict {
         let Some(current) = &self.current else {

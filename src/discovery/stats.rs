@@ -13,6 +13,8 @@ pub struct RegistryStats {
     pub up: bool,
     /// At least one subscription has had no answer for three periods.
     pub stale: bool,
+    /// Subscriptions that live on a set of an earlier process.
+    pub cached: usize,
     /// At least one set has forged health flags (Nacos protection threshold).
     pub protected: bool,
     /// The last answer.
@@ -57,6 +59,7 @@ pub(super) struct Counters {
     pub(super) failed: AtomicU64,
     pub(super) subscriptions: AtomicUsize,
     pub(super) stale: AtomicUsize,
+    pub(super) cached: AtomicUsize,
     pub(super) protected: AtomicUsize,
     link: Mutex<Link>,
 }
@@ -105,6 +108,7 @@ impl Counters {
         RegistryStats {
             up: link.up,
             stale: self.stale.load(Ordering::Relaxed) > 0,
+            cached: self.cached.load(Ordering::Relaxed),
             protected: self.protected.load(Ordering::Relaxed) > 0,
             last_success: link.last_success.map(|(at, _)| at),
             last_success_wall: link.last_success.map(|(_, at)| at),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
+use super::cache::REWRITE;
 use super::handle::Shared;
 use super::merge::{Guard, HoldCause, Verdict, dedupe};
 use super::{Ignored, ServiceQuery, ServiceView};
@@ -45,6 +46,10 @@ pub(super) struct Subscription {
     period: Option<Duration>,
     stale: bool,
     protected: bool,
+    /// The set in use is that of an earlier process.
+    cached: bool,
+    /// When the set was given to the cache.
+    kept: Option<Timestamp>,
 }
 
 impl Subscription {
@@ -57,16 +62,35 @@ impl Subscription {
             .counters
             .subscriptions
             .fetch_add(1, Ordering::Relaxed);
-        let guard = Guard::new(shared.config.empty.clone());
-        let started = shared.clock.now();
+        let mut guard = Guard::new(shared.config.empty.clone());
+        let (registry, cache) = (&shared.config.name, &shared.cache);
+        let found = if shared.caches() {
+            cache.set(registry, &query)
+        } else {
+            None
+        };
+        let cached = found.is_some();
+        if let Some(found) = found {
+            let endpoints = found.set.endpoints.len();
+            info!(%registry, service = %query.service, endpoints, "cached set in use until the registry answers");
+            guard.seed(found.set.clone());
+            view.send_modify(|view| {
+                view.set = Some(found.set);
+                view.version = 1;
+                view.stale = true;
+                view.cached = Some(found.saved);
+            });
+        }
         Self {
+            stale: flag(&shared.counters.stale, false, cached),
+            cached: flag(&shared.counters.cached, false, cached),
+            started: shared.clock.now(),
+            kept: None,
             query,
             shared,
             guard,
             view,
-            started,
             period: None,
-            stale: false,
             protected: false,
         }
     }
@@ -85,6 +109,8 @@ impl Subscription {
         let verdict = self.guard.offer(set, now);
         let changed = self.count(verdict, skipped, offered);
         self.stale = flag(&self.shared.counters.stale, self.stale, false);
+        self.cached = flag(&self.shared.counters.cached, self.cached, false);
+        self.keep(changed, now);
         self.protected = flag(
             &self.shared.counters.protected,
             self.protected,
@@ -100,6 +126,7 @@ impl Subscription {
             }
             view.last_success = Some(now);
             view.stale = false;
+            view.cached = None;
             view.held = held;
             view.error = None;
             news
@@ -107,6 +134,19 @@ impl Subscription {
         match verdict {
             Verdict::Hold { recheck_in, .. } => Some(recheck_in),
             Verdict::Apply | Verdict::Unchanged => None,
+        }
+    }
+
+    /// Gives the set in use to the cache when it changed, and now and then.
+    fn keep(&mut self, changed: bool, now: Timestamp) {
+        let due = self.kept.is_none_or(|at| now.since(at) >= REWRITE);
+        if (changed || due)
+            && self.shared.caches()
+            && let Some(set) = self.guard.current()
+        {
+            self.kept = Some(now);
+            let (shared, query) = (&self.shared, &self.query);
+            shared.cache.keep(&shared.config.name, query, set);
         }
     }
 
@@ -258,6 +298,7 @@ impl Drop for Subscription {
         let counters = &self.shared.counters;
         counters.subscriptions.fetch_sub(1, Ordering::Relaxed);
         flag(&counters.stale, self.stale, false);
+        flag(&counters.cached, self.cached, false);
         flag(&counters.protected, self.protected, false);
     }
 }

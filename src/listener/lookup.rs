@@ -28,7 +28,7 @@ pub(super) async fn look_up(
 ) -> Result<Found, Refusal> {
     let Missed { name, rule, strip } = missed;
     let config = &snapshot.config;
-    if !name.is_empty() && config.auto_discover && config.default_registry.is_some() {
+    if !name.is_empty() && config.auto_discover && !config.default_registries.is_empty() {
         let (reply, answered) = tokio::sync::oneshot::channel();
         let lookup = Lookup {
             name: name.clone(),
@@ -49,7 +49,8 @@ pub(super) async fn look_up(
                 return Err(not_answered(name, &registry));
             }
             Ok(Err(_)) | Err(_) if asked => {
-                let registry = config.default_registry.as_deref().unwrap_or_default();
+                let registry = config.default_registries.first();
+                let registry = registry.map(|name| &**name).unwrap_or_default();
                 return Err(not_answered(name, registry));
             }
             Ok(Err(_)) | Err(_) => {}

@@ -393,6 +393,7 @@ fn discovery_knows_endpoints_and_registries_only() {
         "endpoint",
         "http_client",
         "registry",
+        "whole_file",
     ];
     assert_none(
         "discovery brings endpoints",

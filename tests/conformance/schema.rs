@@ -26,12 +26,16 @@ fn read(path: &Path) -> String {
 }
 
 fn yaml_files(folder: &Path) -> Vec<PathBuf> {
+    files(folder, "yaml")
+}
+
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            found.extend(yaml_files(&path));
-        } else if path.extension().is_some_and(|e| e == "yaml") {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|e| e == extension) {
             found.push(path);
         }
     }
@@ -239,12 +243,11 @@ fn every_key_in_the_source_of_the_parser_is_in_a_schema() {
         );
     }
     let asks = regex::Regex::new(
-        r#"\.(?:field|child|named|duration|integer|size|percent|whole_percent|boolean|choice|text|texts|path|listen_or|declare)\(\s*"([a-z_0-9]+)""#,
+        r#"(?:\.(?:field|child|named|duration|integer|size|percent|whole_percent|boolean|choice|text|texts|path|listen_or|declare)\(|(?:text|texts|secret)\(\s*map,)\s*"([a-z_0-9]+)""#,
     )
     .expect("a pattern");
     let mut seen = 0;
-    for entry in std::fs::read_dir(root().join("src/config/parse")).expect("a folder") {
-        let path = entry.expect("an entry").path();
+    for path in files(&root().join("src/config/parse"), "rs") {
         let text = read(&path);
         for key in asks.captures_iter(&text).filter_map(|c| c.get(1)) {
             seen += 1;

@@ -10,7 +10,9 @@ use outrigger::clock::Clock;
 use outrigger::config::types::{
     EmptyPolicy, Nacos, NacosProtocol, OnEmpty, Registry, RegistryKind, RegistryTls,
 };
-use outrigger::discovery::{self, Deps, NoEvents, RegistryHandle, ServiceQuery, ServiceView};
+use outrigger::discovery::{
+    self, Cache, Deps, NoEvents, RegistryHandle, ServiceQuery, ServiceView,
+};
 use outrigger::endpoint::{Address, Endpoint, EndpointSet};
 use outrigger::registry::{InstanceKey, Registration, ServiceKey};
 use outrigger::testing::nacos::FakeNacos;
@@ -53,6 +55,7 @@ fn nacos(servers: &[SocketAddr]) -> RegistryKind {
 fn deps() -> Deps {
     Deps {
         embedded: None,
+        cache: Cache::default(),
         parser: parse,
         clock: Clock::new(),
         events: Arc::new(NoEvents),
@@ -163,6 +166,7 @@ async fn the_embedded_registry_is_followed_at_once() {
     let kind = RegistryKind::Embedded(super::registry::config());
     let deps = Deps {
         embedded: Some(run.registry.clone()),
+        cache: Cache::default(),
         ..deps()
     };
     let handle = discovery::start(&registry(kind, OnEmpty::Obey), deps);

@@ -17,6 +17,8 @@ mod lifecycle;
 #[cfg(test)]
 mod prometheus;
 #[cfg(test)]
+mod registries;
+#[cfg(test)]
 mod registry;
 #[cfg(test)]
 mod reload;

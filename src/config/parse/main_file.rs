@@ -33,14 +33,14 @@ pub(crate) struct MainFile {
 pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> MainFile {
     let map = Map::root(context, root, true);
     version(&map);
-    map.later(&["debug_headers", "passthrough", "cache_dir"]);
+    map.later(&["debug_headers", "passthrough"]);
     let startup = map.child("startup");
     let registry_wait =
         startup.duration("registry_wait", Duration::from_secs(30), Span::ZERO_OR_MORE);
     startup.finish();
     let discovery_wait = Duration::from_secs(2);
     let defaults_map = map.child("defaults");
-    let default_registry = defaults_map.registry_field(None);
+    let default_registry = defaults_map.registry_field(&[]);
     let defaults = Arc::new(defaults(defaults_map));
     let (registries, registry_places) = registries(&map);
     let (services, service_places) = services(&map, &defaults);
@@ -69,13 +69,17 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
         auto_discover: map.boolean("auto_discover", true),
         limits: limits(map.child("limits")),
         app: app(map.child("app"), host_name),
-        default_registry: defaults.registry.clone().or_else(|| only(&registries)),
+        default_registries: match &defaults.registries[..] {
+            [] => only(&registries).into_iter().collect(),
+            some => some.to_vec(),
+        },
         registries,
         defaults,
         services,
         policies: Arc::new(PolicySet::default()),
         inputs: Arc::default(),
         state_file: map.optional_path("state_file"),
+        cache_dir: map.optional_path("cache_dir"),
     };
     cross::check(
         &config,

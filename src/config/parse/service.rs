@@ -144,10 +144,10 @@ fn common(map: &Map<'_>, base: &Service) -> Service {
         name: Arc::clone(&base.name),
         hosts: Vec::new(),
         endpoints: None,
-        registry: map
-            .registry_field(base.registry.as_deref())
-            .and_then(|f| registry(&f))
-            .or_else(|| base.registry.clone()),
+        registries: map
+            .registry_field(&base.registries)
+            .and_then(|f| registries(&f))
+            .unwrap_or_else(|| base.registries.clone()),
         registry_name: None,
         namespace: map.text("namespace").or_else(|| base.namespace.clone()),
         group: map.text("group").or_else(|| base.group.clone()),
@@ -181,29 +181,33 @@ fn common(map: &Map<'_>, base: &Service) -> Service {
 
 impl<'a> Map<'a> {
     /// `registry`.
-    pub(crate) fn registry_field(&self, base: Option<&str>) -> Option<Field<'a>> {
-        self.declare("registry", || Shape::Text.one_or_more().default(base));
+    pub(crate) fn registry_field(&self, base: &[Arc<str>]) -> Option<Field<'a>> {
+        self.declare("registry", || {
+            let names: Vec<&str> = base.iter().map(|name| &**name).collect();
+            let default = match names[..] {
+                [] => serde_json::Value::Null,
+                [name] => name.into(),
+                _ => names.into(),
+            };
+            Shape::Text.one_or_more().default(default)
+        });
         self.field("registry")
     }
 }
 
-/// The name of one registry; that it exists is checked when all are known.
-fn registry(field: &Field<'_>) -> Option<Arc<str>> {
-    if let Value::Sequence(items) = &field.node.value
-        && items.len() != 1
-    {
-        field.wrong(
-            Code::NOT_YET,
-            "a list of registries is not supported yet",
-            "name one for now",
-        );
-        return None;
+/// Names of registries, each once; that they exist is checked when all are known.
+fn registries(field: &Field<'_>) -> Option<Vec<Arc<str>>> {
+    let mut names: Vec<Arc<str>> = Vec::new();
+    for item in field.one_or_more()? {
+        let Some(name) = item.text() else { continue };
+        if names.iter().any(|known| &**known == name) {
+            let what = format!("`{name}` is listed twice");
+            item.report(Code::DUPLICATE_KEY, what, "list each registry once");
+            continue;
+        }
+        names.push(Arc::from(name));
     }
-    field
-        .one_or_more()?
-        .first()
-        .and_then(Field::text)
-        .map(Arc::from)
+    Some(names)
 }
 
 fn host_header(field: &Field<'_>) -> Option<HostHeader> {
@@ -290,7 +294,7 @@ impl Service {
             name: Arc::from(""),
             hosts: Vec::new(),
             endpoints: None,
-            registry: None,
+            registries: Vec::new(),
             registry_name: None,
             namespace: None,
             group: None,

@@ -105,9 +105,10 @@ impl RegistryKind {
 
     /// The settings of ours.
     pub fn embedded(&self) -> Option<&Embedded> {
-        match self {
-            Self::Embedded(embedded) => Some(embedded),
-            _ => None,
+        if let Self::Embedded(embedded) = self {
+            Some(embedded)
+        } else {
+            None
         }
     }
 

@@ -10,7 +10,7 @@ use crate::config::types::{
 };
 use crate::discovery::handle::Shared;
 use crate::discovery::{
-    Deps, HoldCause, Ignored, RegistryEvents, RegistryHandle, ServiceQuery, ServiceView,
+    Cache, Deps, HoldCause, Ignored, RegistryEvents, RegistryHandle, ServiceQuery, ServiceView,
 };
 use crate::endpoint::EndpointSet;
 use crate::http_client::Target;
@@ -80,6 +80,7 @@ fn setup(servers: usize, nacos: &Nacos) -> Setup {
     let (journal, clock) = (Arc::new(Journal::default()), Clock::new());
     let deps = Deps {
         embedded: None,
+        cache: Cache::default(),
         parser: |_, _| Ok(std::collections::BTreeMap::new()),
         clock,
         events: journal.clone(),

@@ -67,6 +67,10 @@ impl Driver {
                 .filter(|_| !self.source.in_process)
                 .map(|at| now.since(at).as_secs_f64()),
             stale: view.stale,
+            cached_unix_s: view.cached.map(|at| {
+                let since = at.duration_since(SystemTime::UNIX_EPOCH);
+                since.map_or(0.0, |since| since.as_secs_f64())
+            }),
             held: view.held.as_ref().map(|held| self.held(held)),
             error: view.error.as_ref().map(ToString::to_string),
             policy: self.policy.name.to_string(),
