@@ -1,24 +1,39 @@
 //! The HTTP/1.1 client of the control plane: registries, the admin socket. One connection per
-//! request, a total time-out, a bounded body, nothing spawned. Traffic of the app never comes here.
+//! request, time-outs, a bounded body, nothing spawned. Traffic of the app never comes here.
+//!
+//! Next: `http_client/servers.rs` (several servers of one registry), `http_client/tls.rs`.
 
+pub mod auth;
+pub mod body;
+pub mod jitter;
+pub mod servers;
+pub mod tls;
+
+use std::fmt;
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, HOST, HeaderValue};
+use http::header::{CONNECTION, CONTENT_ENCODING, HOST, HeaderValue};
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+
+use body::{BodyStream, inflate};
+use tls::TlsClient;
 
 /// Where a request goes.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// `host:port`; a name is resolved at each request.
     Tcp(String),
+    /// `host:port`, spoken to by TLS.
+    Tls(String, Arc<TlsClient>),
     /// A Unix socket.
     Unix(PathBuf),
     /// Inside the process: whoever reads the channel is the server. For tests in paused time, where
@@ -27,18 +42,35 @@ pub enum Target {
     Memory(tokio::sync::mpsc::UnboundedSender<tokio::io::DuplexStream>),
 }
 
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) | Self::Tls(address, _) => f.write_str(address),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            #[cfg(test)]
+            Self::Memory(_) => f.write_str("memory"),
+        }
+    }
+}
+
 /// Bounds of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpClient {
     /// From the connection to the end of the body.
     pub timeout: Duration,
-    /// Bytes of a response body.
+    /// Bytes of a response body, compressed or not.
     pub max_body: usize,
 }
+
+/// What a body may have where nothing else is said (rule G15).
+pub const MAX_BODY: usize = 16 * 1024 * 1024;
 
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
+    /// Broken off inside the body.
+    #[error("response body broken off: {0}")]
+    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The body is larger than allowed.
     #[error("response body is larger than {0} bytes")]
     BodyTooLarge(usize),
@@ -48,16 +80,25 @@ pub enum HttpError {
     /// Broken off, or not HTTP.
     #[error("no usable response: {0}")]
     Http(#[source] hyper::Error),
-    /// Broken off inside the body.
-    #[error("response body broken off: {0}")]
-    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A stream from which nothing comes.
+    #[error("silent for {0:?}")]
+    Silent(Duration),
     /// Not in time.
     #[error("no response within {0:?}")]
     Timeout(Duration),
+    /// No TLS: a file, a certificate, or the other side speaks something else.
+    #[error("no TLS: {0}")]
+    Tls(String),
 }
 
+/// A connection of any kind.
+trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+
 impl HttpClient {
-    /// Sends a request whose URI is the path and query; `host` and `connection` are set here.
+    /// Sends a request whose URI is the path and query; `host` and `connection` are set here. An
+    /// answer in gzip (only where the request accepts it) is inflated.
     ///
     /// # Errors
     /// [`HttpError`]; any status is a response.
@@ -66,70 +107,119 @@ impl HttpClient {
         target: &Target,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Bytes>, HttpError> {
-        let exchange = async {
-            match target {
-                Target::Tcp(address) => {
-                    let stream = TcpStream::connect(address)
-                        .await
-                        .map_err(HttpError::Connect)?;
-                    stream.set_nodelay(true).map_err(HttpError::Connect)?;
-                    self.exchange(stream, address, request).await
-                }
-                Target::Unix(path) => {
-                    let stream = UnixStream::connect(path)
-                        .await
-                        .map_err(HttpError::Connect)?;
-                    self.exchange(stream, "localhost", request).await
-                }
-                #[cfg(test)]
-                Target::Memory(server) => {
-                    let (ours, theirs) = tokio::io::duplex(64 * 1024);
-                    let refused =
-                        |_| HttpError::Connect(std::io::ErrorKind::ConnectionRefused.into());
-                    server.send(theirs).map_err(refused)?;
-                    self.exchange(ours, "memory", request).await
-                }
-            }
-        };
-        let timed = tokio::time::timeout(self.timeout, Box::pin(exchange));
-        timed.await.unwrap_or(Err(HttpError::Timeout(self.timeout)))
+        self.send_waiting(target, request, Duration::ZERO).await
     }
 
-    async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    /// The same for a question that the server may answer only after `wait`: the connection still
+    /// is made within the time-out, and all is over after the time-out and `wait`.
+    ///
+    /// # Errors
+    /// [`HttpError`]; any status is a response.
+    pub async fn send_waiting(
         &self,
-        stream: S,
-        host: &str,
-        mut request: Request<Full<Bytes>>,
+        target: &Target,
+        request: Request<Full<Bytes>>,
+        wait: Duration,
     ) -> Result<Response<Bytes>, HttpError> {
-        let headers = request.headers_mut();
-        if let Ok(host) = HeaderValue::from_str(host) {
-            headers.entry(HOST).or_insert(host);
-        }
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(HttpError::Http)?;
-        let work = async {
-            let response = sender
-                .send_request(request)
-                .await
-                .map_err(HttpError::Http)?;
-            let (head, body) = response.into_parts();
-            let whole = Limited::new(body, self.max_body).collect().await;
-            let body = whole.map_err(|error| match error.downcast::<LengthLimitError>() {
-                Ok(_) => HttpError::BodyTooLarge(self.max_body),
-                Err(error) => HttpError::Body(error),
-            })?;
-            Ok(Response::from_parts(head, body.to_bytes()))
+        let total = self.timeout.saturating_add(wait);
+        let exchange = async {
+            let (head, body) = self.open(target, request, total).await?.into_parts();
+            let body = body.whole(self.max_body).await?;
+            let gzip = head.headers.get(CONTENT_ENCODING);
+            let body = match gzip.is_some_and(|value| value.as_bytes() == b"gzip") {
+                true => inflate(&body, self.max_body)?,
+                false => body,
+            };
+            Ok(Response::from_parts(head, body))
         };
-        let (mut work, mut connection) = (pin!(work), pin!(connection));
-        tokio::select! {
-            biased;
-            response = work.as_mut() => response,
-            // Its own error reaches `work` too, with what was read before.
-            _ = connection.as_mut() => work.await,
-        }
+        let timed = tokio::time::timeout(total, Box::pin(exchange));
+        timed.await.unwrap_or(Err(HttpError::Timeout(total)))
     }
+
+    /// Sends a request and reads the head of the answer, within `head`; the body is read by the
+    /// caller. The connection is made within the time-out.
+    ///
+    /// # Errors
+    /// [`HttpError`]; any status is a response.
+    pub async fn open(
+        &self,
+        target: &Target,
+        request: Request<Full<Bytes>>,
+        head: Duration,
+    ) -> Result<Response<BodyStream>, HttpError> {
+        let patience = self.timeout.min(head);
+        let connecting = tokio::time::timeout(patience, Box::pin(connect(target)));
+        let stream = connecting
+            .await
+            .unwrap_or(Err(HttpError::Timeout(patience)))?;
+        let asking = tokio::time::timeout(head, Box::pin(ask(stream, target, request)));
+        asking.await.unwrap_or(Err(HttpError::Timeout(head)))
+    }
+}
+
+async fn connect(target: &Target) -> Result<Box<dyn Transport>, HttpError> {
+    let tcp = async |address: &str| {
+        let stream = TcpStream::connect(address)
+            .await
+            .map_err(HttpError::Connect)?;
+        stream.set_nodelay(true).map_err(HttpError::Connect)?;
+        Ok(stream)
+    };
+    Ok(match target {
+        Target::Tcp(address) => Box::new(tcp(address).await?),
+        Target::Tls(address, tls) => {
+            let stream = tcp(address).await?;
+            Box::new(tls.connect(address, stream).await?)
+        }
+        Target::Unix(path) => {
+            let stream = UnixStream::connect(path).await;
+            Box::new(stream.map_err(HttpError::Connect)?)
+        }
+        #[cfg(test)]
+        Target::Memory(server) => {
+            let (ours, theirs) = tokio::io::duplex(64 * 1024);
+            let refused = |_| HttpError::Connect(std::io::ErrorKind::ConnectionRefused.into());
+            server.send(theirs).map_err(refused)?;
+            Box::new(ours)
+        }
+    })
+}
+
+async fn ask(
+    stream: Box<dyn Transport>,
+    target: &Target,
+    mut request: Request<Full<Bytes>>,
+) -> Result<Response<BodyStream>, HttpError> {
+    let host = match target {
+        Target::Tcp(address) | Target::Tls(address, _) => address,
+        Target::Unix(_) => "localhost",
+        #[cfg(test)]
+        Target::Memory(_) => "memory",
+    };
+    let headers = request.headers_mut();
+    if let Ok(host) = HeaderValue::from_str(host) {
+        headers.entry(HOST).or_insert(host);
+    }
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(HttpError::Http)?;
+    let mut connection = Box::pin(connection);
+    let mut ended = false;
+    let response = {
+        let mut sending = pin!(sender.send_request(request));
+        std::future::poll_fn(|context| {
+            // Its own error reaches the answer too, with what was read before.
+            if !ended {
+                ended = connection.as_mut().poll(context).is_ready();
+            }
+            sending.as_mut().poll(context)
+        })
+        .await
+        .map_err(HttpError::Http)?
+    };
+    let open = (!ended).then_some(connection);
+    Ok(response.map(|body| BodyStream::new(body, open, sender)))
 }
 
 #[cfg(test)]
@@ -206,5 +296,36 @@ mod tests {
             .send(&target, Request::get("/").body(Full::default()).unwrap())
             .await;
         assert!(matches!(refused, Err(HttpError::Connect(_))), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_in_gzip_is_inflated_within_the_same_bound() {
+        use std::io::Write;
+        let client = HttpClient {
+            max_body: 200,
+            ..CLIENT
+        };
+        for (length, good) in [(200, true), (201, false)] {
+            let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+            gzip.write_all(&vec![b'x'; length]).unwrap();
+            let body = gzip.finish().unwrap();
+            let (sender, mut connections) = tokio::sync::mpsc::unbounded_channel();
+            tokio::spawn(async move {
+                let mut stream: tokio::io::DuplexStream = connections.recv().await.unwrap();
+                drop(stream.read(&mut [0; 1024]).await);
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n\r\n",
+                    body.len()
+                );
+                stream.write_all(head.as_bytes()).await.unwrap();
+                stream.write_all(&body).await.unwrap();
+            });
+            let request = Request::get("/").body(Full::default()).unwrap();
+            let answer = client.send(&Target::Memory(sender), request).await;
+            match answer {
+                Ok(answer) => assert!(good && answer.body().len() == length),
+                Err(error) => assert!(!good && matches!(error, HttpError::BodyTooLarge(200))),
+            }
+        }
     }
 }

@@ -166,8 +166,9 @@ impl AdminClient {
         };
         // A token goes only where the same file says that it belongs.
         let admin = config.as_ref().map(|config| &config.admin);
-        let admin = admin
-            .filter(|admin| reachable(&admin.listen).is_ok_and(|at| show(&at) == show(&target)));
+        let admin = admin.filter(|admin| {
+            reachable(&admin.listen).is_ok_and(|at| at.to_string() == target.to_string())
+        });
         let configured = admin.and_then(|admin| admin.token_file.clone());
         let token_file = args.token_file.clone().or(configured);
         let authorization = token_file.as_deref().map(token).transpose()?;
@@ -278,7 +279,7 @@ impl AdminClient {
             .block_on(CLIENT.send(&self.place.target, request));
         answer.map_err(|source| Failure::Unreachable {
             what: self.place.what,
-            target: show(&self.place.target),
+            target: self.place.target.to_string(),
             how: self.place.how.clone(),
             flag: self.place.flag,
             source,
@@ -308,7 +309,7 @@ impl AdminClient {
 
     fn foreign(&self, why: &dyn std::fmt::Display) -> Failure {
         Failure::Foreign {
-            target: show(&self.place.target),
+            target: self.place.target.to_string(),
             why: why.to_string(),
         }
     }
@@ -387,15 +388,6 @@ fn token(path: &Path) -> Result<HeaderValue, Failure> {
     Ok(value)
 }
 
-fn show(target: &Target) -> String {
-    match target {
-        Target::Tcp(address) => address.clone(),
-        Target::Unix(path) => format!("unix:{}", path.display()),
-        #[cfg(test)]
-        Target::Memory(_) => "memory".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -403,20 +395,20 @@ mod tests {
     #[test]
     fn addresses_in_every_form() {
         assert_eq!(
-            show(&address("127.0.0.1:15002").unwrap()),
+            address("127.0.0.1:15002").unwrap().to_string(),
             "127.0.0.1:15002"
         );
-        assert_eq!(show(&address("http://a:1/").unwrap()), "a:1");
-        assert_eq!(show(&address("unix:/x").unwrap()), "unix:/x");
+        assert_eq!(address("http://a:1/").unwrap().to_string(), "a:1");
+        assert_eq!(address("unix:/x").unwrap().to_string(), "unix:/x");
         for bad in ["15002", ":15002", "a:b", "a:1/x", ""] {
             assert_eq!(address(bad).unwrap_err().code(), 2, "{bad}");
         }
         let any = Listen::Tcp("0.0.0.0:15003".parse().unwrap());
-        assert_eq!(show(&reachable(&any).unwrap()), "127.0.0.1:15003");
+        assert_eq!(reachable(&any).unwrap().to_string(), "127.0.0.1:15003");
         let any = Listen::Tcp("[::]:15003".parse().unwrap());
-        assert_eq!(show(&reachable(&any).unwrap()), "[::1]:15003");
+        assert_eq!(reachable(&any).unwrap().to_string(), "[::1]:15003");
         assert_eq!(
-            show(&reachable(&Listen::Localhost(7)).unwrap()),
+            reachable(&Listen::Localhost(7)).unwrap().to_string(),
             "localhost:7"
         );
         assert!(reachable(&Listen::Localhost(0)).is_err());

@@ -3,15 +3,16 @@
 //! 3 and 60 s, with jitter; after errors it doubles up to a minute. A held answer is read again
 //! every 10 s without back-off.
 //!
-//! Next: `nacos/servers.rs` (which server, login, one request), `nacos/wire.rs` (bodies).
+//! Next: `nacos/login.rs` (the access token), `nacos/wire.rs` (bodies), `http_client/servers.rs` (which
+//! server, one request).
 
 mod login;
-mod servers;
 mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use form_urlencoded::Serializer;
 use http::Method;
 
@@ -19,18 +20,22 @@ use super::source::{Listing, Source, Task};
 use super::subscription::{Answer, Failure, Subscription};
 use crate::clock::Clock;
 use crate::config::types::{Nacos, Registry};
-use crate::http_client::HttpClient;
-use servers::Servers;
+use crate::http_client::auth::Auth;
+use crate::http_client::jitter::Jitter;
+use crate::http_client::servers::{Call, Server, Servers, by_status};
+use crate::http_client::tls::TlsClient;
+use crate::http_client::{HttpClient, MAX_BODY};
+use login::Login;
 
 /// Bounds of the delay between two polls of a service.
 const LEAST_DELAY: Duration = Duration::from_secs(3);
 const MOST_DELAY: Duration = Duration::from_secs(60);
 /// The delay before the server has said one.
 const FIRST_DELAY: Duration = Duration::from_secs(10);
-/// Even with full jitter an error is not followed sooner.
-const LEAST_RETRY: Duration = Duration::from_millis(500);
-/// Bytes of an answer.
-const MAX_BODY: usize = 16 * 1024 * 1024;
+/// The port of a server that names none.
+const DEFAULT_PORT: u16 = 8848;
+/// Where Nacos lives on every server that says nothing else.
+const CONTEXT: &str = "/nacos";
 /// Names asked for at once, and pages at most.
 const PAGE_SIZE: usize = 500;
 const MAX_PAGES: usize = 200;
@@ -42,6 +47,7 @@ pub(super) struct NacosSource {
     group: Arc<str>,
     clusters: Vec<String>,
     servers: Servers,
+    jitter: Jitter,
 }
 
 impl NacosSource {
@@ -50,12 +56,32 @@ impl NacosSource {
             timeout: registry.timeout,
             max_body: MAX_BODY,
         };
+        let tls = Arc::new(TlsClient::new(registry.tls.clone()));
+        let servers = config.servers.iter().map(|server| {
+            let mut server = Server::parse(server, DEFAULT_PORT, &tls);
+            if server.prefix.is_empty() {
+                CONTEXT.clone_into(&mut server.prefix);
+            }
+            server
+        });
+        let mut random = fastrand::Rng::with_seed(seed);
+        let login = Login::new(config, clock, random.fork());
+        let jitter = Jitter::new(random);
+        let start = jitter.index(config.servers.len());
         Self {
             namespace: config.namespace.clone(),
             group: config.group.clone(),
             clusters: config.clusters.clone(),
-            servers: Servers::new(config, http, registry.max_in_flight, clock, seed),
+            servers: Servers::new(servers.collect(), start, http, registry.max_in_flight)
+                .with_auth(login.map(|login| Arc::new(login) as Arc<dyn Auth>)),
+            jitter,
         }
+    }
+
+    async fn ask(&self, path: &str, query: &str) -> Result<Bytes, Failure> {
+        let call = Call::new(Method::GET, format!("{path}?{query}"));
+        let answered = self.servers.ask(&call, by_status).await?;
+        Ok(answered.response.into_body())
     }
 
     /// The names of the registry's namespace and group.
@@ -68,10 +94,7 @@ impl NacosSource {
                 .append_pair("namespaceId", &self.namespace)
                 .append_pair("groupName", &self.group)
                 .finish();
-            let body = self
-                .servers
-                .ask(&Method::GET, "/v1/ns/service/list", &query)
-                .await?;
+            let body = self.ask("/v1/ns/service/list", &query).await?;
             let page = wire::names(&body).map_err(Failure::Unanswered)?;
             let last = page.doms.is_empty() || names.len() + page.doms.len() >= page.count;
             names.extend(page.doms.iter().map(|name| name.as_str().into()));
@@ -91,7 +114,7 @@ impl NacosSource {
         loop {
             let result = tokio::select! {
                 () = subscription.closed() => return,
-                result = self.servers.ask(&Method::GET, "/v1/ns/instance/list", &query) => result,
+                result = self.ask("/v1/ns/instance/list", &query) => result,
             };
             let list = result.and_then(|body| wire::list(&body).map_err(Failure::Unanswered));
             let pause = match list {
@@ -108,14 +131,14 @@ impl NacosSource {
                     };
                     subscription
                         .answer(answer)
-                        .unwrap_or_else(|| self.servers.around(delay))
+                        .unwrap_or_else(|| self.jitter.around(delay))
                 }
                 Err(failure) => {
                     failures = failures.saturating_add(1);
                     subscription.failed(&failure);
                     match failure {
-                        Failure::Refused(_) => self.servers.around(MOST_DELAY),
-                        Failure::Unanswered(_) => self.servers.back_off(delay, failures),
+                        Failure::Refused(_) => self.jitter.around(MOST_DELAY),
+                        Failure::Unanswered(_) => self.jitter.back_off(delay, failures, MOST_DELAY),
                     }
                 }
             };

@@ -14,6 +14,7 @@ use super::merge::{Guard, HoldCause, Verdict, dedupe};
 use super::{Ignored, ServiceQuery, ServiceView};
 use crate::clock::Timestamp;
 use crate::endpoint::{Endpoint, EndpointSet};
+use crate::http_client::servers::CallError;
 
 /// A well-formed answer of a registry.
 #[derive(Debug, Default)]
@@ -33,6 +34,15 @@ pub(super) enum Failure {
     /// It did not answer, or not in a readable way.
     #[error("{0}")]
     Unanswered(String),
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Refused(what) => Self::Refused(what),
+            CallError::Unanswered(what) => Self::Unanswered(what),
+        }
+    }
 }
 
 #[derive(Debug)]

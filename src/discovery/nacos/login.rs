@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use form_urlencoded::Serializer;
-use http::{Request, StatusCode, header};
+use http::{HeaderValue, Request, StatusCode, header};
 use http_body_util::Full;
 use serde::Deserialize;
 
-use super::super::subscription::Failure;
-use super::servers::{USER_AGENT, shown, unanswered};
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Nacos, Secret};
-use crate::http_client::{HttpClient, Target};
+use crate::http_client::HttpClient;
+use crate::http_client::auth::{Auth, Credential, Credentials};
+use crate::http_client::servers::{CallError, Server, USER_AGENT};
 
 /// A token that was refused is replaced, and a denied login repeated, at most this often.
 const RENEW_LIMIT: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ struct State {
     token: Option<(String, Timestamp)>,
     forgotten: Option<Timestamp>,
     /// A login that was denied, and when: a wrong password is not sent at every poll.
-    denied: Option<(Failure, Timestamp)>,
+    denied: Option<(CallError, Timestamp)>,
     random: fastrand::Rng,
 }
 
@@ -75,19 +75,15 @@ impl Login {
     }
 
     /// The token, after a login if it is due.
-    pub(super) async fn token(
-        &self,
-        http: &HttpClient,
-        target: &Target,
-    ) -> Result<Option<String>, Failure> {
+    async fn token(&self, http: &HttpClient, server: &Server) -> Result<String, CallError> {
         let login = self.token.lock().await;
         if let Some(token) = self.valid() {
-            return Ok(Some(token));
+            return Ok(token);
         }
         if let Some(failure) = self.denied() {
             return Err(failure);
         }
-        let logged_in = self.log_in(http, target).await?;
+        let logged_in = self.log_in(http, server).await?;
         let ttl = Duration::from_secs(logged_in.token_ttl.unwrap_or(18_000));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // Renewed a fifteenth to a tenth of its life before its end.
@@ -96,11 +92,11 @@ impl Login {
         state.token = Some((logged_in.access_token.clone(), until));
         drop(state);
         drop(login);
-        Ok(Some(logged_in.access_token))
+        Ok(logged_in.access_token)
     }
 
     /// Notes that a token was refused; true when another try with a new one makes sense.
-    pub(super) fn forget(&self, used: Option<&str>) -> bool {
+    fn forget(&self, used: Option<&str>) -> bool {
         let now = self.clock.now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let current = state.token.as_ref().map(|(token, _)| token.as_str());
@@ -124,18 +120,18 @@ impl Login {
         (self.clock.now() < *until).then(|| token.clone())
     }
 
-    fn denied(&self) -> Option<Failure> {
+    fn denied(&self) -> Option<CallError> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (failure, at) = state.denied.as_ref()?;
         (self.clock.now().since(*at) < RENEW_LIMIT).then(|| failure.clone())
     }
 
-    async fn log_in(&self, http: &HttpClient, target: &Target) -> Result<LoggedIn, Failure> {
+    async fn log_in(&self, http: &HttpClient, server: &Server) -> Result<LoggedIn, CallError> {
         let password = match (&self.password_file, &self.password) {
             (Some(path), _) => {
                 let text = tokio::fs::read_to_string(path).await;
                 let text = text.map_err(|e| {
-                    Failure::Unanswered(format!("password {}: {e}", path.display()))
+                    CallError::Unanswered(format!("password {}: {e}", path.display()))
                 })?;
                 text.trim_end_matches(['\r', '\n']).to_owned()
             }
@@ -146,19 +142,19 @@ impl Login {
             .append_pair("username", &self.username)
             .append_pair("password", &password)
             .finish();
-        let request = Request::post("/nacos/v1/auth/login")
+        let request = Request::post(format!("{}/v1/auth/login", server.prefix))
             .header(header::USER_AGENT, USER_AGENT)
             .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
             .body(Full::new(Bytes::from(form)))
-            .map_err(|e| Failure::Refused(e.to_string()))?;
+            .map_err(|e| CallError::Refused(e.to_string()))?;
         let answer = http
-            .send(target, request)
+            .send(&server.target, request)
             .await
-            .map_err(|e| unanswered(target, &e))?;
+            .map_err(|e| CallError::Unanswered(format!("{}: {e}", server.target)))?;
         let status = answer.status();
         if status != StatusCode::OK {
-            let what = format!("{}: login answered {}", shown(target), status.as_u16());
-            let failure = Failure::Unanswered(what);
+            let what = format!("{}: login answered {}", server.target, status.as_u16());
+            let failure = CallError::Unanswered(what);
             if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.denied = Some((failure.clone(), self.clock.now()));
@@ -166,7 +162,26 @@ impl Login {
             return Err(failure);
         }
         serde_json::from_slice(answer.body()).map_err(|e| {
-            Failure::Unanswered(format!("{}: unreadable login answer: {e}", shown(target)))
+            CallError::Unanswered(format!("{}: unreadable login answer: {e}", server.target))
         })
+    }
+}
+
+impl Auth for Login {
+    fn credential<'a>(&'a self, http: &'a HttpClient, server: &'a Server) -> Credentials<'a> {
+        Box::pin(async {
+            let token = self.token(http, server).await?;
+            let value = HeaderValue::from_str(&format!("Bearer {token}"));
+            let mut value = value.map_err(|_| {
+                CallError::Unanswered(format!("{}: the token is no header value", server.target))
+            })?;
+            value.set_sensitive(true);
+            Ok(Some((header::AUTHORIZATION, value)))
+        })
+    }
+
+    fn denied(&self, used: &Credential) -> bool {
+        let used = used.as_ref().and_then(|(_, value)| value.to_str().ok());
+        self.forget(used.and_then(|value| value.strip_prefix("Bearer ")))
     }
 }

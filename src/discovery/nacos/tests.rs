@@ -100,7 +100,11 @@ fn setup(servers: usize, nacos: &Nacos) -> Setup {
         targets.push(Target::Memory(sender));
     }
     let mut source = NacosSource::new(nacos, &config, clock, 7);
-    source.servers = source.servers.with_targets(targets);
+    let targets = targets.into_iter().map(|target| Server {
+        target,
+        prefix: CONTEXT.to_owned(),
+    });
+    source.servers = source.servers.with_list(targets.collect());
     let shared = Shared::new(&config, &deps);
     let handle = RegistryHandle::new(shared, Arc::new(source));
     Setup {
