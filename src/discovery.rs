@@ -14,6 +14,7 @@ mod file;
 mod handle;
 pub mod merge;
 mod nacos;
+pub mod schedule;
 mod source;
 mod stats;
 mod subscription;

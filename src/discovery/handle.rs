@@ -72,6 +72,8 @@ pub(super) struct Shared {
     pub(super) events: Arc<dyn RegistryEvents>,
     pub(super) counters: Counters,
     pub(super) cache: Cache,
+    /// Of chance that must be the same at each run.
+    pub(super) seed: u64,
     /// Wakes subscriptions that wait out their back-off.
     pub(super) restored: tokio::sync::Notify,
 }
@@ -213,6 +215,7 @@ impl Shared {
             events: deps.events.clone(),
             counters: Counters::default(),
             cache: deps.cache.clone(),
+            seed: deps.seed,
             restored: tokio::sync::Notify::new(),
         })
     }

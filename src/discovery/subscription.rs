@@ -11,6 +11,7 @@ use tracing::{debug, info, warn};
 use super::cache::REWRITE;
 use super::handle::Shared;
 use super::merge::{Guard, HoldCause, Verdict, dedupe};
+use super::schedule::{LONGEST, after_return};
 use super::{Ignored, ServiceQuery, ServiceView};
 use crate::clock::Timestamp;
 use crate::endpoint::{Endpoint, EndpointSet};
@@ -203,7 +204,8 @@ impl Subscription {
                 () = restored => {
                     // Another request of this registry was answered: no need to wait out a long
                     // back-off, but no burst either.
-                    let spread = spread_of(&self.query.service).min(delay);
+                    let period = self.period.unwrap_or(LONGEST);
+                    let spread = after_return(shared.seed, &self.query.service, period);
                     until = until.min(self.shared.clock.now() + spread);
                 }
             }
@@ -321,15 +323,4 @@ fn flag(gauge: &AtomicUsize, old: bool, new: bool) -> bool {
         (true, true) | (false, false) => 0,
     };
     new
-}
-
-/// Once a lost registry answers again its subscriptions ask within this time, spread by name.
-const SPREAD: Duration = Duration::from_secs(3);
-
-fn spread_of(name: &str) -> Duration {
-    // FNV-1a: even over names, the same at each run.
-    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    SPREAD / 1024 * (hash >> 22)
 }

@@ -1,3 +1,5 @@
 //! Simulation tests.
 
 mod detector;
+#[cfg(test)]
+mod polling;
