@@ -33,6 +33,7 @@ async fn main() -> anyhow::Result<()> {
         max_services: 10_000,
         max_instances: 100_000,
         max_metadata_bytes: 4096,
+        max_connections: 100,
         users_file: None,
     };
     let listener = TcpListener::bind(&listen).await?;

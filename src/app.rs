@@ -98,6 +98,7 @@ struct BoundRegistry {
     name: Arc<str>,
     registry: EmbeddedRegistry,
     bound: Option<Bound>,
+    grpc: Option<Bound>,
 }
 
 /// A data listener; `service` on an own port.
@@ -163,7 +164,8 @@ impl App {
         })
     }
 
-    /// Addresses by listener: `data`, `admin`, `telemetry`, `service:NAME`, `registry:NAME`.
+    /// Addresses by listener: `data`, `admin`, `telemetry`, `service:NAME`, `registry:NAME`,
+    /// `registry_grpc:NAME`.
     pub fn listeners(&self) -> &BTreeMap<String, Vec<String>> {
         &self.listeners
     }
@@ -223,6 +225,7 @@ impl App {
             name,
             registry,
             bound,
+            grpc,
         } in self.registries
         {
             registry_tasks.spawn(registry.clone().maintain(ended.clone()));
@@ -237,6 +240,10 @@ impl App {
             {
                 let listener = tokio::net::TcpListener::from_std(socket)?;
                 registry_tasks.spawn(registry.clone().serve(listener, ended.clone()));
+            }
+            for socket in grpc.into_iter().flat_map(|b| b.tcp).flat_map(|b| b.sockets) {
+                let listener = tokio::net::TcpListener::from_std(socket)?;
+                registry_tasks.spawn(registry.clone().serve_grpc(listener, ended.clone()));
             }
             embedded.insert(name, registry);
         }
@@ -461,14 +468,18 @@ fn bind_registries(config: &Config, clock: Clock) -> Result<Vec<BoundRegistry>, 
     let mut all = Vec::new();
     for (name, registry) in &config.registries {
         if let RegistryKind::Embedded(settings) = &registry.kind {
-            let bound = match &settings.listen {
-                Some(listen) => Some(bind::bind(listen, 1, "registries.*.listen")?),
-                None => None,
+            let (bound, grpc) = match &settings.listen {
+                Some(listen) => {
+                    let (http, grpc) = bind::bind_registry(listen, "registries.*.listen")?;
+                    (Some(http), Some(grpc))
+                }
+                None => (None, None),
             };
             all.push(BoundRegistry {
                 name: Arc::clone(name),
                 registry: EmbeddedRegistry::new(settings, clock),
                 bound,
+                grpc,
             });
         }
     }
@@ -501,9 +512,15 @@ fn addresses(
     }
     add("admin".to_owned(), admin);
     add("telemetry".to_owned(), telemetry);
-    for BoundRegistry { name, bound, .. } in registries {
+    for BoundRegistry {
+        name, bound, grpc, ..
+    } in registries
+    {
         if let Some(bound) = bound {
             add(format!("registry:{name}"), bound);
+        }
+        if let Some(grpc) = grpc.as_ref().filter(|grpc| !grpc.tcp.is_empty()) {
+            add(format!("registry_grpc:{name}"), grpc);
         }
     }
     all

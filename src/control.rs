@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use self::orders::{OrderReply, OverrideOrder};
 use self::reload::Asker;
 use crate::outlier::book::Signed;
+use crate::registry::overview::Overview;
 use crate::status::{
     OverrideDone, OverrideRefused, ProcessStatus, ReloadReport, RouteExplanation, UpstreamStatus,
 };
@@ -32,6 +33,8 @@ pub enum Question {
     Order(Box<OverrideOrder>, OrderReply),
     /// The services that each registry lists.
     Names(oneshot::Sender<Vec<ListedNames>>),
+    /// What the embedded registries hold, by name.
+    Embedded(oneshot::Sender<Vec<(Arc<str>, Overview)>>),
     /// The process.
     Process(oneshot::Sender<ProcessStatus>),
     /// All upstreams, for metrics; or one by any of its names.
@@ -145,6 +148,14 @@ impl ControlHandle {
     /// [`NoAnswer`].
     pub async fn names(&self) -> Result<Vec<ListedNames>, NoAnswer> {
         self.ask(Question::Names).await
+    }
+
+    /// What the embedded registries hold, by name.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn embedded(&self) -> Result<Vec<(Arc<str>, Overview)>, NoAnswer> {
+        self.ask(Question::Embedded).await
     }
 
     /// Loads the files again.

@@ -20,6 +20,7 @@ pub mod journal;
 pub mod listener;
 pub mod log;
 pub mod metrics;
+pub mod nacos_client;
 pub mod outlier;
 pub mod policy;
 pub mod protocol;

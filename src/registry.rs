@@ -1,23 +1,31 @@
 //! The embedded registry: instances register themselves over the Nacos v1 HTTP API (or in-process)
-//! and stay by heart-beats. [`EmbeddedRegistry`] is a handle around the pure lease table; a change is
+//! and stay by heart-beats, or over Nacos's gRPC protocol and stay by their connection.
+//! [`EmbeddedRegistry`] is a handle around the pure lease table; a change is
 //! told to in-process watchers at once.
 //!
-//! Two tasks belong to it, both run by its owner: [`EmbeddedRegistry::maintain`] (expiry, snapshot)
-//! and, per listener, [`EmbeddedRegistry::serve`].
+//! Its tasks are run by its owner: [`EmbeddedRegistry::maintain`] (expiry, snapshot, users) and, per
+//! listener, [`EmbeddedRegistry::serve`] and [`EmbeddedRegistry::serve_grpc`].
 //!
-//! Next: `registry/lease.rs` (the table), `registry/server.rs` (connections), `registry/api.rs`.
+//! Next: `registry/lease.rs` (the table), `registry/server.rs` (HTTP), `registry/api.rs`,
+//! `registry/grpc.rs`.
 
 mod answer;
 mod api;
+mod clients;
+mod grpc;
 mod guard;
 pub mod lease;
 pub mod model;
 mod naming;
+pub mod overview;
 mod params;
+mod people;
 mod push;
 mod server;
 mod service;
+pub mod session;
 mod snapshot;
+mod users;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,10 +42,13 @@ pub use service::Instance;
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::Embedded;
 use crate::endpoint::Endpoint;
+use clients::Clients;
 use lease::{Bounds, Table};
 use model::Timing;
+use overview::Overview;
 use push::Pushes;
 use snapshot::Store;
+use users::Users;
 
 /// The embedded registry; clones are the same one.
 #[derive(Clone, Debug)]
@@ -59,6 +70,11 @@ struct Inner {
     changes: watch::Sender<u64>,
     /// Who is told of changes by UDP.
     pushes: Pushes,
+    /// Who is told of changes by gRPC.
+    clients: Clients,
+    users: Users,
+    /// Of each listener.
+    max_connections: usize,
     /// The next deadline moved forward.
     rearm: Notify,
 }
@@ -98,6 +114,9 @@ impl EmbeddedRegistry {
             names: watch::Sender::default(),
             changes: watch::Sender::default(),
             pushes: Pushes::default(),
+            clients: Clients::default(),
+            users: Users::new(config.users_file.clone()),
+            max_connections: config.max_connections,
             rearm: Notify::new(),
         }))
     }
@@ -150,6 +169,12 @@ impl EmbeddedRegistry {
         self.with(|table, now| table.names(namespace, group, now))
     }
 
+    /// All services with their instances, for people.
+    pub fn overview(&self) -> Overview {
+        let clients = self.0.clients.count();
+        self.with(|table, now| Overview::new(table, clients, now))
+    }
+
     /// Services and instances, counted.
     pub fn counts(&self) -> (usize, usize) {
         self.with(|table, now| {
@@ -179,6 +204,7 @@ impl EmbeddedRegistry {
     pub async fn maintain(self, shutdown: watch::Receiver<bool>) {
         tokio::join!(
             self.expire_and_save(shutdown.clone()),
+            self.read_users(shutdown.clone()),
             push::run(&self, shutdown)
         );
     }
@@ -211,6 +237,15 @@ impl EmbeddedRegistry {
             }
         }
         self.save().await;
+    }
+
+    async fn read_users(&self, mut shutdown: watch::Receiver<bool>) {
+        while self.0.users.required() {
+            tokio::select! {
+                () = stopped(&mut shutdown) => return,
+                () = tokio::time::sleep(USERS_PERIOD) => self.0.users.refresh().await,
+            }
+        }
     }
 
     async fn save(&self) {
@@ -259,6 +294,7 @@ impl EmbeddedRegistry {
             }
         }
         drop(watchers);
+        inner.clients.changed(&changes.services, inner.clock.now());
         inner.pushes.changed(changes.services);
         if changes.names {
             inner.names.send_modify(count);
@@ -275,6 +311,9 @@ async fn stopped(shutdown: &mut watch::Receiver<bool>) {
 
 /// Changes of this time are written together.
 const SAVE_DELAY: Duration = Duration::from_secs(1);
+
+/// The users file is looked at this often.
+const USERS_PERIOD: Duration = Duration::from_secs(5);
 
 /// Deadlines of this time are handled together.
 const EXPIRY_PAUSE: Duration = Duration::from_millis(10);

@@ -10,7 +10,9 @@ use percent_encoding::percent_decode_str;
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
-use super::{api, bundle, config, events, history, lifecycle, openapi, overrides, services};
+use super::{
+    api, bundle, config, events, history, lifecycle, openapi, overrides, registry, services,
+};
 use crate::config::suggest::nearest;
 
 /// The tables of all files.
@@ -23,6 +25,7 @@ const TABLES: &[&[Route]] = &[
     events::ROUTES,
     bundle::ROUTES,
     openapi::ROUTES,
+    registry::ROUTES,
     lifecycle::ROUTES,
 ];
 
@@ -380,7 +383,7 @@ mod tests {
         for route in all() {
             let same = all().filter(|r| r.path == route.path && r.method == route.method);
             assert_eq!(same.count(), 1, "{}", route.path);
-            assert!(route.path.starts_with("/api/v1/") || route.path == "/");
+            assert!(route.path.starts_with("/api/v1/") || matches!(route.path, "/" | "/registry"));
             assert!(!route.about.is_empty(), "{}", route.path);
         }
     }

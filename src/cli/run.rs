@@ -150,7 +150,7 @@ fn serve_registry(settings: &Embedded, out: &mut dyn Write) -> anyhow::Result<u8
         .listen
         .clone()
         .unwrap_or_else(|| Listen::Tcp(([127, 0, 0, 1], 15005).into()));
-    let bound = bind::bind(&listen, 1, "--listen")?;
+    let (bound, grpc) = bind::bind_registry(&listen, "--listen")?;
     let (lifecycle, _reloads) = signal::listen()?;
     let mut stop = lifecycle.wishes();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -171,6 +171,13 @@ fn serve_registry(settings: &Embedded, out: &mut dyn Write) -> anyhow::Result<u8
             for socket in address.sockets {
                 let listener = tokio::net::TcpListener::from_std(socket)?;
                 tasks.spawn(registry.clone().serve(listener, ended.clone()));
+            }
+        }
+        for address in grpc.tcp {
+            writeln!(out, "registry listens on {} for gRPC", address.address)?;
+            for socket in address.sockets {
+                let listener = tokio::net::TcpListener::from_std(socket)?;
+                tasks.spawn(registry.clone().serve_grpc(listener, ended.clone()));
             }
         }
         out.flush()?;

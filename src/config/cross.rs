@@ -9,7 +9,7 @@ use super::document::Node;
 use super::parse::address::collide;
 use super::parse::reader::{Context, Field, list};
 use super::suggest;
-use super::types::{Config, Listen, RegistryKind, Service};
+use super::types::{Config, Listen, RegistryKind, Service, grpc_port};
 
 /// Where things stand.
 pub(crate) struct Places<'p, 'a> {
@@ -155,7 +155,17 @@ fn addresses(config: &Config, places: &Places<'_, '_>) {
                         .map_or_else(|| field.key.clone(), |n| n.place.clone())
                 },
             );
-            add(listen, (format!("registries.{name}.listen"), place));
+            let grpc = match listen {
+                Listen::Tcp(address) if address.port() != 0 => grpc_port(address.port())
+                    .map(|port| Listen::Tcp(SocketAddr::new(address.ip(), port))),
+                Listen::Localhost(port) if *port != 0 => grpc_port(*port).map(Listen::Localhost),
+                Listen::Tcp(_) | Listen::Localhost(_) | Listen::Unix(_) => None,
+            };
+            add(listen, (format!("registries.{name}.listen"), place.clone()));
+            if let Some(grpc) = grpc {
+                let what = format!("registries.{name}.listen (gRPC, port + 1000)");
+                add(&grpc, (what, place));
+            }
         }
     }
     for (name, service) in &config.services {

@@ -199,7 +199,7 @@ pub(crate) const KEYS: &[(&str, &str)] = &[
     ("registry.timeout", "Of one request to it."),
     (
         "registry.listen",
-        "Where the embedded registry listens; none = reachable in-process only.",
+        "Where the embedded registry listens, gRPC at the port + 1000; none = reachable in-process only.",
     ),
     (
         "registry.data",
@@ -220,6 +220,10 @@ pub(crate) const KEYS: &[(&str, &str)] = &[
     (
         "registry.limits.max_metadata_bytes",
         "Bytes of one instance's metadata.",
+    ),
+    (
+        "registry.limits.max_connections",
+        "Connections to each of its two ports.",
     ),
     ("registry.path", "The endpoints file; it is watched."),
     (

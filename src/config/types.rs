@@ -16,7 +16,7 @@ mod registry;
 pub use registry::{
     Consistency, Consul, Dns, Embedded, EmptyPolicy, Eureka, EurekaMode, IpFamily, Kubernetes,
     Nacos, NacosProtocol, OnEmpty, Registry, RegistryKind, RegistryTls, Secret, Zookeeper,
-    ZookeeperLayout,
+    ZookeeperLayout, grpc_port,
 };
 
 pub use super::policy_set::{FileVersion, PolicyEntry, PolicyProtocol, PolicySet, RejectedFile};

@@ -35,6 +35,10 @@ impl Plane {
                     let _gone = reply.send(all);
                 });
             }
+            Question::Embedded(reply) => {
+                let all = self.registries.iter().filter_map(LiveRegistry::overview);
+                let _gone = reply.send(all.collect());
+            }
             Question::Process(reply) => {
                 let mut status = self.process_status();
                 let views = self.ask_drivers(None);

@@ -16,6 +16,7 @@ use crate::discovery::{self, Cache, Deps, RegistryHandle, ServiceQuery, ServiceV
 use crate::endpoint::EndpointSet;
 use crate::journal::Journal;
 use crate::outlier::driver::EndpointSource;
+use crate::registry::overview::Overview;
 use crate::registry::{EmbeddedRegistry, ServiceKey};
 
 /// How long a registry may take to list its services for somebody who asks.
@@ -30,6 +31,12 @@ pub(super) struct LiveRegistry {
 }
 
 impl LiveRegistry {
+    /// What it holds, if it is ours.
+    pub(super) fn overview(&self) -> Option<(Arc<str>, Overview)> {
+        let embedded = self.embedded.as_ref()?;
+        Some((Arc::clone(&self.config.name), embedded.overview()))
+    }
+
     /// Its services, read now. The embedded one counts their instances too.
     pub(super) fn list(&self) -> impl Future<Output = ListedNames> + Send + use<> {
         let (handle, embedded) = (self.handle.clone(), self.embedded.clone());

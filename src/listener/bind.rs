@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::config::types::Listen;
+use crate::config::types::{Listen, grpc_port};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -80,6 +80,39 @@ pub fn bind(listen: &Listen, sockets: usize, key: &'static str) -> Result<Bound,
         }
     }
     Ok(bound)
+}
+
+/// Binds the two ports of an embedded registry: HTTP, and gRPC at the HTTP port + 1000 where Nacos
+/// clients look for it. With port 0 both are chosen by the kernel. A Unix socket has no gRPC.
+///
+/// # Errors
+/// [`BindError`] of either.
+pub fn bind_registry(listen: &Listen, key: &'static str) -> Result<(Bound, Bound), BindError> {
+    let http = bind(listen, 1, key)?;
+    let asked = match listen {
+        Listen::Tcp(address) => address.port(),
+        Listen::Localhost(port) => *port,
+        Listen::Unix(_) => return Ok((http, Bound::default())),
+    };
+    let mut grpc = Bound::default();
+    let mut port = match asked {
+        0 => 0,
+        asked => grpc_port(asked).ok_or_else(|| BindError::Other {
+            address: format!("port {asked} + 1000"),
+            key,
+            reason: io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "that is where gRPC is served; choose a port up to 64535",
+            ),
+        })?,
+    };
+    for address in &http.tcp {
+        let bound = tcp(SocketAddr::new(address.address.ip(), port), 1, key)?;
+        // The second family takes the port that the first one was given.
+        port = bound.address.port();
+        grpc.tcp.push(bound);
+    }
+    Ok((http, grpc))
 }
 
 /// Both families; with port 0 the second one takes the first one's port.

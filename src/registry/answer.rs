@@ -9,6 +9,7 @@ use super::guard::Blocked;
 use super::model::{Refusal, ServiceKey};
 use super::params::ParamError;
 use super::service::Instance;
+use super::users::Denial;
 use crate::clock::wall_now;
 
 pub(super) type Answer = Response<Full<Bytes>>;
@@ -20,6 +21,15 @@ pub(super) enum Fault {
     Blocked(#[from] Blocked),
     #[error("Param 'beat' is illegal, it must be the JSON object of a beat")]
     Beat,
+    /// Without a token, or with one that is not good.
+    #[error("{denial}")]
+    Denied {
+        denial: Denial,
+        /// A browser is to ask for a password.
+        for_people: bool,
+    },
+    #[error("{0}")]
+    Login(Denial),
     #[error("request body is too large")]
     BodyTooLarge,
     #[error("request body did not come in time")]
@@ -40,7 +50,9 @@ impl Fault {
     /// Plain text `caused: ...;`, except where Nacos answers JSON (403, 501).
     pub(super) fn answer(&self) -> Answer {
         let status = match self {
-            Self::Blocked(_) => StatusCode::FORBIDDEN,
+            Self::Denied { for_people, .. } if *for_people => StatusCode::UNAUTHORIZED,
+            Self::Login(Denial::NoRandom) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Blocked(_) | Self::Denied { .. } | Self::Login(_) => StatusCode::FORBIDDEN,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::NoSuchApi(..) => StatusCode::NOT_IMPLEMENTED,
@@ -49,7 +61,16 @@ impl Fault {
         };
         let path = match self {
             Self::NoSuchApi(_, path) => path.as_str(),
-            Self::Blocked(_) => "",
+            Self::Denied {
+                for_people: true, ..
+            } => {
+                let mut answer = text(status, format!("{self}\n"));
+                let ask = HeaderValue::from_static("Basic realm=\"registry\"");
+                answer.headers_mut().insert(header::WWW_AUTHENTICATE, ask);
+                return answer;
+            }
+            Self::Login(denial) => return text(status, denial.to_string()),
+            Self::Blocked(_) | Self::Denied { .. } => "",
             Self::Beat | Self::BodyTooLarge | Self::BodyTooSlow | Self::Param(_) => {
                 return text(status, format!("caused: {self};"));
             }

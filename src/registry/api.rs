@@ -1,6 +1,8 @@
-//! The Nacos v1 open API: which call does what. Reads are open; writes pass `registry/guard.rs`.
+//! The Nacos v1 open API: which call does what. Writes pass `registry/guard.rs`; where users are
+//! configured all but the login and the health pages ask for a token (`registry/users.rs`).
 //! Next: `registry/naming.rs` (instances and services), `registry/answer.rs` (shapes and errors).
 
+use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::{Method, StatusCode};
 use serde_json::json;
@@ -8,10 +10,11 @@ use serde_json::json;
 use super::answer::{self, Answer, Fault};
 use super::params::Params;
 use super::push::Caller;
-use super::{EmbeddedRegistry, guard, naming};
+use super::users::{Credentials, TOKEN_LIFE};
+use super::{EmbeddedRegistry, guard, naming, people};
 
-/// The release whose HTTP API this is: clients that look take HTTP, not gRPC.
-const COMPATIBLE_WITH: &str = "1.4.8";
+/// The release whose APIs these are: the v1 HTTP API and gRPC.
+const COMPATIBLE_WITH: &str = "2.3.1";
 
 /// Answers one request.
 pub(super) fn handle(
@@ -36,8 +39,25 @@ fn dispatch(
     let path = head.uri.path();
     let params = Params::parse(head.uri.query(), body);
     let unknown = || Fault::NoSuchApi(method.clone(), path.to_owned());
-    let call = path.strip_prefix("/nacos/v1/").ok_or_else(unknown)?;
-    match (method.as_str(), call.trim_end_matches('/')) {
+    if matches!(path, "/" | "/services") && !matches!(*method, Method::GET | Method::HEAD) {
+        return Err(unknown());
+    }
+    let call = match path {
+        "/" | "/services" => path,
+        _ => {
+            let call = path.strip_prefix("/nacos/v1/").ok_or_else(unknown)?;
+            call.trim_end_matches('/')
+        }
+    };
+    if !is_open(method, call) {
+        let basic = basic(&head.headers);
+        let shown = credentials(&head.headers, &params, basic.as_ref());
+        let checked = registry.0.users.check(shown, registry.0.clock.now());
+        let for_people = call.starts_with('/');
+        checked.map_err(|denial| Fault::Denied { denial, for_people })?;
+    }
+    match (method.as_str(), call) {
+        ("GET" | "HEAD", "/" | "/services") => Ok(people::page(&registry.overview())),
         ("POST", "ns/instance") => naming::register(registry, &params),
         ("PUT", "ns/instance") => naming::update(registry, &params),
         ("PATCH", "ns/instance") => naming::patch(registry, &params),
@@ -54,10 +74,45 @@ fn dispatch(
         ("GET", "console/health/readiness" | "console/health/liveness") => {
             Ok(answer::text(StatusCode::OK, "OK"))
         }
-        ("GET", "console/server/state") => Ok(state()),
-        ("POST", "auth/login" | "auth/users/login") => Ok(login(&params)),
+        ("GET", "console/server/state") => Ok(state(registry)),
+        ("POST", "auth/login" | "auth/users/login") => login(registry, &params),
         _ => Err(unknown()),
     }
+}
+
+/// What Nacos answers without a token too.
+fn is_open(method: &Method, call: &str) -> bool {
+    match method.as_str() {
+        "POST" => matches!(call, "auth/login" | "auth/users/login"),
+        "GET" => call == "ns/operator/metrics" || call.starts_with("console/"),
+        _ => false,
+    }
+}
+
+/// A token in the query or the form, in a header of its own or as bearer; or name and password in
+/// the query of any call (all that the Node client sends), or as a browser sends them.
+fn credentials<'a>(
+    headers: &'a HeaderMap,
+    params: &'a Params,
+    basic: Option<&'a (String, String)>,
+) -> Credentials<'a> {
+    let text = |value: &'a HeaderValue| value.to_str().ok().filter(|text| !text.is_empty());
+    let bearer = headers.get(header::AUTHORIZATION).and_then(text);
+    let bearer = bearer.and_then(|value| value.strip_prefix("Bearer "));
+    let own = headers.get("accesstoken").and_then(text);
+    let basic = basic.map(|(name, password)| (name.as_str(), password.as_str()));
+    Credentials {
+        token: params.get("accessToken").or(own).or(bearer),
+        username: params.get("username").or_else(|| Some(basic?.0)),
+        password: params.get("password").or_else(|| Some(basic?.1)),
+    }
+}
+
+fn basic(headers: &HeaderMap) -> Option<(String, String)> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let decoded = people::from_base64(value.strip_prefix("Basic ")?.trim())?;
+    let (name, password) = std::str::from_utf8(&decoded).ok()?.split_once(':')?;
+    Some((name.to_owned(), password.to_owned()))
 }
 
 fn metrics(registry: &EmbeddedRegistry) -> Answer {
@@ -83,7 +138,8 @@ fn switches(registry: &EmbeddedRegistry) -> Answer {
     )
 }
 
-fn state() -> Answer {
+fn state(registry: &EmbeddedRegistry) -> Answer {
+    let auth = registry.0.users.required().to_string();
     answer::json(
         StatusCode::OK,
         &json!({
@@ -91,23 +147,38 @@ fn state() -> Answer {
             "standalone_mode": "standalone",
             "startup_mode": "standalone",
             "function_mode": "naming",
-            "auth_enabled": "false",
+            "auth_enabled": auth,
             "outrigger_version": env!("CARGO_PKG_VERSION"),
         }),
     )
 }
 
-/// There are no users: whoever logs in is let in.
-fn login(params: &Params) -> Answer {
-    answer::json(
+/// Without users whoever logs in is let in.
+fn login(registry: &EmbeddedRegistry, params: &Params) -> Result<Answer, Fault> {
+    let shown = Credentials {
+        token: None,
+        username: params.get("username"),
+        password: params.get("password"),
+    };
+    let token = if registry.0.users.required() {
+        let token = registry.0.users.log_in(shown, registry.0.clock.now());
+        token.map_err(Fault::Login)?
+    } else {
+        "AUTH_DISABLED".to_owned()
+    };
+    let mut answer = answer::json(
         StatusCode::OK,
         &json!({
-            "accessToken": "AUTH_DISABLED",
-            "tokenTtl": 18000,
+            "accessToken": token,
+            "tokenTtl": TOKEN_LIFE.as_secs(),
             "globalAdmin": false,
-            "username": params.get("username").unwrap_or_default(),
+            "username": shown.username.unwrap_or_default(),
         }),
-    )
+    );
+    if let Ok(bearer) = HeaderValue::from_str(&format!("Bearer {token}")) {
+        answer.headers_mut().insert(header::AUTHORIZATION, bearer);
+    }
+    Ok(answer)
 }
 
 #[cfg(test)]
@@ -129,6 +200,7 @@ mod tests {
             max_services: 4,
             max_instances: 8,
             max_metadata_bytes: 256,
+            max_connections: 100,
             users_file: None,
         };
         EmbeddedRegistry::new(&config, Clock::new())

@@ -9,6 +9,10 @@
 //! | < `remove_after` | unhealthy; a beat makes it healthy at once |
 //! | otherwise | gone; a beat without the registration is unknown (20404) |
 //!
+//! An instance that a connection published ([`Table::publish`]) needs no beats: it stays as registered
+//! until the connection withdraws it. A connection has one set of instances per service: what it
+//! publishes replaces what it published there before. Who registers an address later takes it over.
+//!
 //! A service is kept [`EMPTY_SERVICE_KEPT`] after its last instance left, an operator's change as long
 //! after its instance left. Next: `registry/service.rs`; around it: `registry.rs`.
 
@@ -16,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::model::{Patch, Refusal, Registration, ServiceKey, Target, Timing};
-use super::service::{Instance, Service};
+use super::model::{InstanceKey, Patch, Refusal, Registration, ServiceKey, Target, Timing};
+use super::service::{Instance, Lease, Service};
 use crate::clock::Timestamp;
 
 /// How long a service without instances stays known.
@@ -97,39 +101,58 @@ impl Table {
         self.expire(now);
         self.check_metadata(&registration.metadata)?;
         let timing = self.timing.of(&registration.metadata)?;
-        let known = self.services.get(key);
-        if known.is_none() && self.services.len() >= self.bounds.services {
-            return Err(Refusal::TooManyServices(self.bounds.services));
-        }
-        let replaces = known.is_some_and(|service| service.find(&registration.key).is_some());
-        if !replaces && self.instances >= self.bounds.instances {
-            return Err(Refusal::TooManyInstances(self.bounds.instances));
-        }
-        if known.is_none() {
-            self.services.insert(key.clone(), Service::default());
-            self.changes.names = true;
-        }
-        let Some(service) = self.services.get_mut(key) else {
-            return Ok(());
-        };
-        if let Some(since) = service.empty_since.take() {
-            let at = since + EMPTY_SERVICE_KEPT;
-            self.deadlines
-                .remove(&(at, Subject::EmptyService(key.clone())));
-        }
-        let id = match service.find(&registration.key) {
-            Some(id) => id,
-            None => {
-                self.next_id = self.next_id.saturating_add(1);
-                self.instances = self.instances.saturating_add(1);
-                self.next_id
-            }
-        };
-        if service.put(id, registration, timing, now) {
-            self.changes.services.insert(key.clone());
-        }
-        self.arm(key, id);
+        let replaces = self.known(key, &registration.key);
+        self.check_room(key, usize::from(!replaces))?;
+        self.put(key, registration, timing, None, now);
         Ok(())
+    }
+
+    /// Makes `registrations` all that the connection `holder` has in a service: whole or not at all.
+    ///
+    /// # Errors
+    /// [`Refusal`] when a bound is reached or the metadata of one is contradictory.
+    pub fn publish(
+        &mut self,
+        key: &ServiceKey,
+        holder: u64,
+        registrations: Vec<Registration>,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        if registrations.is_empty() {
+            self.withdraw(key, holder, now);
+            return Ok(());
+        }
+        self.expire(now);
+        let mut checked = Vec::with_capacity(registrations.len());
+        for registration in registrations {
+            self.check_metadata(&registration.metadata)?;
+            checked.push((self.timing.of(&registration.metadata)?, registration));
+        }
+        let keys: BTreeSet<InstanceKey> = checked.iter().map(|(_, r)| r.key.clone()).collect();
+        let mut left = self.held(key, holder);
+        left.retain(|id| {
+            let instance = self.services.get(key).and_then(|service| service.get(*id));
+            instance.is_some_and(|instance| !keys.contains(instance.key()))
+        });
+        let fresh = keys.iter().filter(|one| !self.known(key, one)).count();
+        self.check_room(key, fresh.saturating_sub(left.len()))?;
+        for (timing, registration) in checked {
+            self.put(key, registration, timing, Some(holder), now);
+        }
+        for id in left {
+            self.remove(key, id, now);
+        }
+        Ok(())
+    }
+
+    /// Removes all that a connection has in a service; false when that was nothing.
+    pub fn withdraw(&mut self, key: &ServiceKey, holder: u64, now: Timestamp) -> bool {
+        self.expire(now);
+        let held = self.held(key, holder);
+        for id in &held {
+            self.remove(key, *id, now);
+        }
+        !held.is_empty()
     }
 
     /// Renews a lease. The interval until the next beat, or `None`: no such instance.
@@ -257,6 +280,16 @@ impl Table {
         services.flat_map(|(key, service)| service.instances().map(move |one| (key, one)))
     }
 
+    /// All services in order of their keys, those without instances too.
+    pub fn services(
+        &mut self,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (&ServiceKey, impl Iterator<Item = &Instance>)> {
+        self.expire(now);
+        let services = self.services.iter();
+        services.map(|(key, service)| (key, service.instances()))
+    }
+
     /// Services and instances, counted.
     pub fn counts(&self) -> (usize, usize) {
         (self.services.len(), self.instances)
@@ -287,6 +320,66 @@ impl Table {
     /// What changed since the last call.
     pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)
+    }
+
+    fn put(
+        &mut self,
+        key: &ServiceKey,
+        registration: Registration,
+        timing: Timing,
+        holder: Option<u64>,
+        now: Timestamp,
+    ) {
+        if !self.services.contains_key(key) {
+            self.services.insert(key.clone(), Service::default());
+            self.changes.names = true;
+        }
+        let Some(service) = self.services.get_mut(key) else {
+            return;
+        };
+        if let Some(since) = service.empty_since.take() {
+            let at = since + EMPTY_SERVICE_KEPT;
+            self.deadlines
+                .remove(&(at, Subject::EmptyService(key.clone())));
+        }
+        let id = match service.find(&registration.key) {
+            Some(id) => id,
+            None => {
+                self.next_id = self.next_id.saturating_add(1);
+                self.instances = self.instances.saturating_add(1);
+                self.next_id
+            }
+        };
+        let lease = Lease { timing, holder };
+        if service.put(id, registration, lease, now) {
+            self.changes.services.insert(key.clone());
+        }
+        self.arm(key, id);
+    }
+
+    fn known(&self, key: &ServiceKey, instance: &InstanceKey) -> bool {
+        self.services
+            .get(key)
+            .is_some_and(|service| service.find(instance).is_some())
+    }
+
+    fn held(&self, key: &ServiceKey, holder: u64) -> Vec<u64> {
+        let instances = self.services.get(key).into_iter();
+        let instances = instances.flat_map(Service::instances);
+        let held = instances.filter(|instance| instance.holder() == Some(holder));
+        held.map(|instance| instance.id).collect()
+    }
+
+    /// Whether there is room for that many more instances, and for the service.
+    fn check_room(&self, key: &ServiceKey, more: usize) -> Result<(), Refusal> {
+        let bounds = self.bounds;
+        if !self.services.contains_key(key) && self.services.len() >= bounds.services {
+            return Err(Refusal::TooManyServices(bounds.services));
+        }
+        if more > 0 && self.instances.saturating_add(more) > bounds.instances {
+            return Err(Refusal::TooManyInstances(bounds.instances));
+        }
+        Ok(())
     }
 
     fn expire_instance(&mut self, key: &ServiceKey, id: u64, now: Timestamp) {

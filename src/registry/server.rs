@@ -23,20 +23,18 @@ use super::answer::{Answer, Fault};
 use super::push::{self, Caller};
 use super::{EmbeddedRegistry, api, stopped};
 
-/// Connections of one listener.
-const MAX_CONNECTIONS: usize = 4096;
 /// Of a head; also the longest a kept connection is silent between requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Of a whole body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a head. Node and Python put the whole beat into the query.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Bytes of a body.
 const MAX_BODY_BYTES: usize = 256 * 1024;
 /// How long requests in flight may take at the end.
-const GRACE: Duration = Duration::from_secs(5);
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 /// After an accept error.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl EmbeddedRegistry {
     /// Serves the open API on a listener; ends when `shutdown` becomes true (or its sender is
@@ -51,7 +49,7 @@ impl EmbeddedRegistry {
             Listener::Tcp(listener) => push::socket(listener).await,
             Listener::Unix(_) => None,
         };
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let places = Arc::new(Semaphore::new(self.0.max_connections));
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}

@@ -35,6 +35,15 @@ pub struct Instance {
     overlay: Patch,
     healthy: bool,
     last_beat: Timestamp,
+    /// The connection it lives with, in place of beats.
+    holder: Option<u64>,
+}
+
+/// What an instance lives by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lease {
+    pub(super) timing: Timing,
+    pub(super) holder: Option<u64>,
 }
 
 impl Service {
@@ -43,15 +52,17 @@ impl Service {
         &mut self,
         id: u64,
         registered: Registration,
-        timing: Timing,
+        lease: Lease,
         now: Timestamp,
     ) -> bool {
+        let Lease { timing, holder } = lease;
         let healthy = registered.healthy;
         if let Some(old) = self.by_id.get_mut(&id) {
             let changed = old.registered != registered || old.healthy != healthy;
             old.registered = registered;
             old.healthy = healthy;
             old.last_beat = now;
+            old.holder = holder;
             if old.overlay.metadata.is_none() {
                 old.timing = timing;
             }
@@ -71,6 +82,7 @@ impl Service {
             overlay,
             healthy,
             last_beat: now,
+            holder,
         };
         self.by_id.insert(id, instance);
         true
@@ -139,7 +151,7 @@ impl Instance {
     /// Marks it unhealthy when it has been silent for too long; true when it was healthy.
     pub(super) fn silence(&mut self, now: Timestamp) -> bool {
         let silent = now >= self.last_beat + self.timing.unhealthy_after;
-        silent && self.ephemeral() && std::mem::replace(&mut self.healthy, false)
+        silent && self.by_beats() && std::mem::replace(&mut self.healthy, false)
     }
 
     /// Lays an operator's change over it; true when something visible changed.
@@ -175,9 +187,18 @@ impl Instance {
         self.healthy
     }
 
-    /// Whether it lives by beats.
+    /// Whether it goes with its client: by beats or by connection.
     pub fn ephemeral(&self) -> bool {
         self.registered.ephemeral
+    }
+
+    /// The connection it lives with.
+    pub fn holder(&self) -> Option<u64> {
+        self.holder
+    }
+
+    fn by_beats(&self) -> bool {
+        self.ephemeral() && self.holder.is_none()
     }
 
     /// Its metadata.
@@ -214,7 +235,7 @@ impl Instance {
 
     /// When it is removed unless it beats.
     pub(super) fn removal_at(&self) -> Option<Timestamp> {
-        self.ephemeral()
+        self.by_beats()
             .then(|| self.last_beat + self.timing.remove_after)
     }
 

@@ -11,6 +11,7 @@ fn config(data: Option<std::path::PathBuf>) -> Embedded {
         max_services: 100,
         max_instances: 1000,
         max_metadata_bytes: 4096,
+        max_connections: 100,
         users_file: None,
     }
 }

@@ -6,6 +6,7 @@ use tokio::sync::mpsc;
 
 use super::status;
 use crate::control::{ControlHandle, ListedNames, Question};
+use crate::registry::overview::Overview;
 use crate::status::{
     OverrideDone, OverrideRefused, ProcessStatus, ReloadReport, RouteExplanation, UpstreamStatus,
 };
@@ -21,6 +22,8 @@ pub struct Answers {
     pub route: RouteExplanation,
     /// What registries list.
     pub names: Vec<ListedNames>,
+    /// What embedded registries hold.
+    pub embedded: Vec<(Arc<str>, Overview)>,
     /// To any order.
     pub order: Option<Result<OverrideDone, OverrideRefused>>,
     /// To any reload.
@@ -45,6 +48,7 @@ impl FakeControl {
             upstreams,
             route: status::route(),
             names: Vec::new(),
+            embedded: Vec::new(),
             order: None,
             reload: ReloadReport::default(),
         };
@@ -74,6 +78,9 @@ impl FakeControl {
                 }
                 Question::Names(reply) => {
                     let _gone = reply.send(answers.names);
+                }
+                Question::Embedded(reply) => {
+                    let _gone = reply.send(answers.embedded);
                 }
                 Question::Process(reply) => {
                     let mut process = answers.process;

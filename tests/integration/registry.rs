@@ -1,7 +1,9 @@
 //! The embedded registry over its real port, with raw requests: what stock clients rely on and what
 //! they never send.
 
+mod grpc;
 mod running;
+mod users;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -208,10 +208,11 @@ fn missing(field: &Field<'_>, name: &str, key: &str, help: &str) {
 /// The embedded registry.
 fn embedded(map: &Map<'_>) -> Embedded {
     let limits = map.child("limits");
-    let (max_services, max_instances, max_metadata_bytes) = (
+    let (max_services, max_instances, max_metadata_bytes, max_connections) = (
         limits.integer("max_services", 10_000, &(1..=10_000_000)),
         limits.integer("max_instances", 100_000, &(1..=10_000_000)),
         limits.integer("max_metadata_bytes", 4096, &(0..=1024 * 1024)),
+        limits.integer("max_connections", 4096, &(1..=1_000_000)),
     );
     limits.finish();
     let base = Embedded::builtin();
@@ -224,6 +225,7 @@ fn embedded(map: &Map<'_>) -> Embedded {
         max_services,
         max_instances,
         max_metadata_bytes,
+        max_connections,
         users_file: map.path("users_file"),
     }
 }
@@ -260,6 +262,7 @@ impl Embedded {
             max_services: 10_000,
             max_instances: 100_000,
             max_metadata_bytes: 4096,
+            max_connections: 4096,
             users_file: None,
         }
     }

@@ -146,6 +146,8 @@ pub struct Embedded {
     pub max_instances: usize,
     /// Bounds.
     pub max_metadata_bytes: usize,
+    /// Connections to each of its two ports.
+    pub max_connections: usize,
     /// `NAME: PASSWORD` lines; without it nobody needs to log in.
     pub users_file: Option<PathBuf>,
 }
@@ -173,6 +175,12 @@ pub struct Nacos {
     pub password_file: Option<PathBuf>,
     /// Inline password; loads with a warning.
     pub password: Option<Secret>,
+}
+
+/// Where Nacos, and the embedded registry, serve gRPC beside this HTTP port; `None`: there is no such
+/// port.
+pub fn grpc_port(http: u16) -> Option<u16> {
+    http.checked_add(1000)
 }
 
 /// `protocol` of Nacos.

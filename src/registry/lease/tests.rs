@@ -325,6 +325,8 @@ enum Step {
     Register(u8, u16),
     Beat(u8, u16),
     Deregister(u8, u16),
+    Publish(u8, u64, Vec<u16>),
+    Withdraw(u8, u64),
     Read(u8),
 }
 
@@ -334,8 +336,72 @@ fn step() -> impl Strategy<Value = Step> {
         id.clone().prop_map(|(s, p)| Step::Register(s, p)),
         id.clone().prop_map(|(s, p)| Step::Beat(s, p)),
         id.prop_map(|(s, p)| Step::Deregister(s, p)),
+        (0u8..3, 0u64..2, prop::collection::vec(1u16..5, 0..3)).prop_map(
+            |(s, holder, mut ports)| {
+                ports.sort_unstable();
+                ports.dedup();
+                Step::Publish(s, holder, ports)
+            }
+        ),
+        (0u8..3, 0u64..2).prop_map(|(s, holder)| Step::Withdraw(s, holder)),
         (0u8..3).prop_map(Step::Read),
     ]
+}
+
+#[test]
+fn what_a_connection_holds_needs_no_beats_and_goes_with_it() {
+    let mut table = table();
+    let s = service("s");
+    table
+        .publish(&s, 7, vec![registration(1), registration(2)], at(0))
+        .unwrap();
+    table.register(&s, registration(3), at(0)).unwrap();
+    assert_eq!(listed(&mut table, "s", at(100)), [(1, true), (2, true)]);
+    assert_eq!(table.next_deadline(), None);
+    // Its next set replaces the one before, a known one keeps its place.
+    table
+        .publish(&s, 7, vec![registration(4), registration(2)], at(100))
+        .unwrap();
+    assert_eq!(listed(&mut table, "s", at(100)), [(2, true), (4, true)]);
+    // Another connection takes one over; so does a register by beats.
+    table
+        .publish(&s, 8, vec![registration(2)], at(100))
+        .unwrap();
+    table.register(&s, registration(4), at(100)).unwrap();
+    assert!(!table.withdraw(&s, 7, at(101)));
+    assert_eq!(listed(&mut table, "s", at(116)), [(2, true), (4, false)]);
+    assert_eq!(listed(&mut table, "s", at(130)), [(2, true)]);
+    assert!(table.withdraw(&s, 8, at(130)) && table.counts().1 == 0);
+}
+
+#[test]
+fn taking_over_an_address_is_no_change_for_others() {
+    let mut table = table();
+    let s = service("s");
+    table.register(&s, registration(1), at(0)).unwrap();
+    table.take_changes();
+    table.publish(&s, 7, vec![registration(1)], at(1)).unwrap();
+    assert!(table.take_changes().is_empty());
+}
+
+#[test]
+fn a_set_is_taken_whole_or_not_at_all() {
+    let mut table = table();
+    let s = service("s");
+    let many = |ports: std::ops::Range<u16>| ports.map(registration).collect::<Vec<_>>();
+    table.publish(&s, 7, many(0..18), at(0)).unwrap();
+    let over = table.publish(&service("t"), 7, many(0..3), at(0));
+    assert_eq!(over, Err(Refusal::TooManyInstances(20)));
+    let odd = vec![registration(1), with_metadata(2, &[("k", &"x".repeat(65))])];
+    assert!(matches!(
+        table.publish(&s, 7, odd, at(0)),
+        Err(Refusal::Metadata { .. })
+    ));
+    assert_eq!(table.counts(), (1, 18));
+    table.publish(&s, 7, many(100..120), at(0)).unwrap();
+    assert_eq!(table.counts(), (1, 20));
+    table.publish(&s, 7, Vec::new(), at(0)).unwrap();
+    assert_eq!(table.counts(), (1, 0));
 }
 
 proptest! {
@@ -346,26 +412,45 @@ proptest! {
         steps in prop::collection::vec((step(), 0u64..12, prop::bool::ANY), 1..80),
     ) {
         let mut table = table();
-        // Service, port, last heard of; in the order of registration.
-        let mut model: Vec<(u8, u16, u64)> = Vec::new();
+        // Service, port, last heard of, connection; in the order of registration.
+        let mut model: Vec<(u8, u16, u64, Option<u64>)> = Vec::new();
         let mut now = 0;
         for (step, pause, purge) in steps {
             now += pause;
-            model.retain(|(_, _, last)| now - last < 30);
+            model.retain(|one| one.3.is_some() || now - one.2 < 30);
             if purge {
                 table.expire(at(now));
             }
             let name = |s: u8| service(&format!("s{s}"));
-            let find = |model: &[(u8, u16, u64)], s, p| {
+            let find = |model: &[(u8, u16, u64, Option<u64>)], s, p| {
                 model.iter().position(|one| one.0 == s && one.1 == p)
             };
             match step {
                 Step::Register(s, p) => {
                     table.register(&name(s), registration(p), at(now)).unwrap();
                     match find(&model, s, p) {
-                        Some(index) => model[index].2 = now,
-                        None => model.push((s, p, now)),
+                        Some(index) => (model[index].2, model[index].3) = (now, None),
+                        None => model.push((s, p, now, None)),
                     }
+                }
+                Step::Publish(s, holder, ports) => {
+                    let all = ports.iter().map(|port| registration(*port)).collect();
+                    table.publish(&name(s), holder, all, at(now)).unwrap();
+                    model.retain(|one| {
+                        one.0 != s || one.3 != Some(holder) || ports.contains(&one.1)
+                    });
+                    for port in ports {
+                        match find(&model, s, port) {
+                            Some(index) => (model[index].2, model[index].3) = (now, Some(holder)),
+                            None => model.push((s, port, now, Some(holder))),
+                        }
+                    }
+                }
+                Step::Withdraw(s, holder) => {
+                    let before = model.len();
+                    model.retain(|one| one.0 != s || one.3 != Some(holder));
+                    let some = table.withdraw(&name(s), holder, at(now));
+                    prop_assert_eq!(some, model.len() < before);
                 }
                 Step::Beat(s, p) => {
                     let known = table.beat(&name(s), any(p), at(now)).is_some();
@@ -388,7 +473,7 @@ proptest! {
                     let wanted: Vec<_> = model
                         .iter()
                         .filter(|one| one.0 == s)
-                        .map(|one| (one.1, now - one.2 < 15))
+                        .map(|one| (one.1, one.3.is_some() || now - one.2 < 15))
                         .collect();
                     prop_assert_eq!(got, wanted);
                 }

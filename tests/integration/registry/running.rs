@@ -22,6 +22,7 @@ pub(crate) fn config() -> Embedded {
         max_services: 100,
         max_instances: 1000,
         max_metadata_bytes: 4096,
+        max_connections: 100,
         users_file: None,
     }
 }
@@ -30,6 +31,7 @@ pub(crate) fn config() -> Embedded {
 pub(crate) struct Running {
     pub(crate) registry: EmbeddedRegistry,
     pub(crate) address: SocketAddr,
+    pub(crate) grpc: SocketAddr,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -38,15 +40,19 @@ impl Running {
     pub(crate) async fn start(config: &Embedded, address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
+        let for_grpc = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let grpc = for_grpc.local_addr().unwrap();
         let registry = EmbeddedRegistry::new(config, Clock::new());
         let (stop, stopped) = watch::channel(false);
         let tasks = vec![
             tokio::spawn(registry.clone().maintain(stopped.clone())),
-            tokio::spawn(registry.clone().serve(listener, stopped)),
+            tokio::spawn(registry.clone().serve(listener, stopped.clone())),
+            tokio::spawn(registry.clone().serve_grpc(for_grpc, stopped)),
         ];
         Self {
             registry,
             address,
+            grpc,
             stop,
             tasks,
         }
@@ -77,6 +83,12 @@ impl Running {
             head.split(' ').nth(1).unwrap().parse().unwrap(),
             body.to_owned(),
         )
+    }
+
+    /// Outside of Nacos's paths.
+    pub(crate) async fn call_root(&self, method: &str, path: &str) -> (u16, String) {
+        self.raw(&format!("{method} {path} HTTP/1.1\r\nhost: localhost"), "")
+            .await
     }
 
     pub(crate) async fn call(&self, method: &str, path_query: &str) -> (u16, String) {
