@@ -9,6 +9,7 @@
 
 mod cache;
 mod combine;
+mod consul;
 mod embedded;
 mod file;
 mod handle;

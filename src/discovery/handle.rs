@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::cache::Cache;
+use super::consul::ConsulSource;
 use super::embedded::EmbeddedSource;
 use super::file::FileSource;
 use super::nacos::NacosSource;
@@ -39,8 +40,10 @@ pub fn start(config: &Registry, deps: Deps) -> RegistryHandle {
         RegistryKind::Nacos(nacos) => {
             Arc::new(NacosSource::new(nacos, config, deps.clock, deps.seed))
         }
+        RegistryKind::Consul(consul) => {
+            Arc::new(ConsulSource::new(consul, config, deps.clock, deps.seed))
+        }
         RegistryKind::Eureka(_)
-        | RegistryKind::Consul(_)
         | RegistryKind::Kubernetes(_)
         | RegistryKind::Dns(_)
         | RegistryKind::Zookeeper(_) => Arc::new(NotYet),

@@ -23,6 +23,8 @@ const CORE: [&str; 26] = [
     "balancer/",
     "config.rs",
     "config/",
+    "discovery/consul/watch.rs",
+    "discovery/consul/wire.rs",
     "discovery/merge.rs",
     "discovery/nacos/wire.rs",
     "endpoint.rs",
