@@ -34,6 +34,8 @@ const CORE: [&str; 26] = [
     "policy/budget.rs",
     "policy/limits.rs",
     "policy/retry.rs",
+    "registration/machine.rs",
+    "registration/rhythm.rs",
     "registry/lease.rs",
     "registry/lease/",
     "registry/model.rs",
@@ -57,7 +59,7 @@ const CORE_EXCEPT: [&str; 5] = [
 ];
 
 /// What core may name of the crate, each with everything below it.
-const CORE_MAY_USE: [&str; 16] = [
+const CORE_MAY_USE: [&str; 18] = [
     "balancer",
     "clock::Timestamp",
     "config",
@@ -70,6 +72,8 @@ const CORE_MAY_USE: [&str; 16] = [
     "policy::limits",
     "policy::retry",
     "protocol",
+    "registration::machine",
+    "registration::rhythm",
     "registry::lease",
     "registry::model",
     "registry::service",
