@@ -129,6 +129,10 @@ enum Known {
 
 /// One registration.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that do not depend on each other"
+)]
 pub struct Machine {
     rhythm: Rhythm,
     delays: Delays,

@@ -2,7 +2,6 @@
 //! holds no plan of its own: when to call what is decided in `registration/machine.rs`, and the
 //! driver makes the calls. Each call ends by itself within a time of its own.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,33 +11,9 @@ use tokio::sync::watch;
 
 use super::machine::{Beat, Outcome, Standing};
 use super::rhythm::Rhythm;
-use crate::endpoint::Weight;
 
 /// A call under way.
 pub type Call = Pin<Box<dyn Future<Output = Outcome> + Send>>;
-
-/// The instance that is registered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Name of the service.
-    pub service: Arc<str>,
-    /// `None`: the registry's.
-    pub group: Option<Arc<str>>,
-    /// `None`: the registry's usual one.
-    pub cluster: Option<Arc<str>>,
-    /// Where callers reach the app: an IP address, or a name where one is configured.
-    pub address: Arc<str>,
-    /// Its port.
-    pub port: u16,
-    /// Share of the traffic.
-    pub weight: Weight,
-    /// For callers.
-    pub metadata: BTreeMap<String, String>,
-    /// It lives by its beats; else until it is deregistered (Nacos and the embedded registry only).
-    pub ephemeral: bool,
-    /// Outranks what the registry asks for.
-    pub heartbeat_interval: Option<Duration>,
-}
 
 /// One instance in one registry. Every call may be repeated.
 ///

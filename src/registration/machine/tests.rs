@@ -97,7 +97,7 @@ impl World {
     }
 
     /// Goes on until a beat is due.
-    fn to_beat(&mut self) -> (Action, Duration) {
+    fn next_beat(&mut self) -> (Action, Duration) {
         let before = self.now;
         loop {
             match self.next().expect("something is due") {
@@ -147,7 +147,7 @@ fn a_registry_with_a_word_for_it_is_told_of_the_start() {
 fn beats_are_full_then_light_and_every_twelfth_is_full() {
     let mut world = World::up(NACOS);
     for n in 1..=36 {
-        let (beat, after) = world.to_beat();
+        let (beat, after) = world.next_beat();
         let want = if n % 12 == 0 { Beat::Full } else { Beat::Light };
         assert_eq!(beat, Action::Beat(want), "beat {n}");
         assert!(
@@ -162,29 +162,29 @@ fn beats_are_full_then_light_and_every_twelfth_is_full() {
 fn beats_stay_full_where_light_ones_are_not_understood() {
     let mut world = World::up(NACOS);
     for _ in 0..3 {
-        let (beat, _) = world.to_beat();
+        let (beat, _) = world.next_beat();
         world.done(beat, terms(false));
     }
-    assert_eq!(world.to_beat().0, Action::Beat(Beat::Full));
+    assert_eq!(world.next_beat().0, Action::Beat(Beat::Full));
 }
 
 #[test]
 fn the_registry_sets_the_pace() {
     let mut world = World::up(NACOS);
-    let (beat, _) = world.to_beat();
+    let (beat, _) = world.next_beat();
     let terms = Terms {
         interval: Some(Duration::from_secs(2)),
         light: None,
     };
     world.done(beat, Outcome::Accepted(terms));
-    let (_, after) = world.to_beat();
+    let (_, after) = world.next_beat();
     assert!(after <= Duration::from_secs(2), "{after:?}");
 }
 
 #[test]
 fn what_was_forgotten_is_registered_within_a_second_and_beaten_in_full() {
     let mut world = World::up(NACOS);
-    let (beat, _) = world.to_beat();
+    let (beat, _) = world.next_beat();
     assert_eq!(beat, Action::Beat(Beat::Light));
     assert_eq!(world.done(beat, Outcome::Missing), Some(Change::Forgotten));
     let (action, after) = world.next().unwrap();
@@ -192,7 +192,7 @@ fn what_was_forgotten_is_registered_within_a_second_and_beaten_in_full() {
     assert!(after <= Duration::from_secs(1));
     let again = world.done(action, Outcome::DONE);
     assert_eq!(again, Some(Change::Registered { again: true }));
-    let (beat, after) = world.to_beat();
+    let (beat, after) = world.next_beat();
     assert_eq!(beat, Action::Beat(Beat::Full));
     assert!(
         after >= Duration::from_secs(4),
@@ -220,19 +220,19 @@ fn a_look_once_a_minute_finds_what_is_missing() {
 #[test]
 fn a_beat_that_fails_is_told_once_and_repeated_within_one_and_a_half_intervals() {
     let mut world = World::up(NACOS);
-    let (beat, _) = world.to_beat();
+    let (beat, _) = world.next_beat();
     assert!(matches!(
         world.done(beat, failed()),
         Some(Change::Failing { .. })
     ));
     assert!(!world.machine.is_up());
     for _ in 0..20 {
-        let (beat, after) = world.to_beat();
+        let (beat, after) = world.next_beat();
         assert_eq!(beat, Action::Beat(Beat::Full));
         assert!(after <= Duration::from_millis(7500));
         assert_eq!(world.done(beat, failed()), None);
     }
-    let (beat, _) = world.to_beat();
+    let (beat, _) = world.next_beat();
     assert_eq!(world.done(beat, terms(true)), Some(Change::BeatsAgain));
     assert!(world.machine.is_up());
 }
@@ -240,7 +240,7 @@ fn a_beat_that_fails_is_told_once_and_repeated_within_one_and_a_half_intervals()
 #[test]
 fn consul_is_registered_again_after_a_beat_that_failed() {
     let mut world = World::up(CONSUL);
-    let (beat, _) = world.to_beat();
+    let (beat, _) = world.next_beat();
     world.done(beat, failed());
     world.expect(Action::Register(Standing::Up), Outcome::DONE);
     assert!(world.machine.is_up());
@@ -287,7 +287,7 @@ fn a_withdrawal_does_not_wait_for_a_back_off() {
 #[test]
 fn the_end_waits_for_the_beat_marks_and_deregisters() {
     let mut world = World::up(NACOS);
-    let (beat, _) = world.to_beat();
+    let (beat, _) = world.next_beat();
     world.wish(Wish::Gone);
     assert_eq!(world.machine.due(), None, "the beat is under way");
     world.done(beat, terms(true));
@@ -490,9 +490,11 @@ proptest! {
         let mut checked = Checked::play(rhythm, happenings);
         checked.wish = last;
         checked.world.wish(last);
-        let calls = checked.settle(|machine| match last {
-            UP => machine.is_up(),
-            _ => !matches!(machine.told(), Some(Standing::Up)) && machine.due().is_none(),
+        let calls = checked.settle(|machine| {
+            if last == UP {
+                return machine.is_up();
+            }
+            !matches!(machine.told(), Some(Standing::Up)) && machine.due().is_none()
         });
         prop_assert!(calls <= 4, "{calls}");
     }
