@@ -14,6 +14,7 @@ mod history;
 mod lifecycle;
 mod openapi;
 mod overrides;
+mod registrations;
 mod registry;
 mod resolve;
 mod routes;

@@ -27,7 +27,7 @@ use crate::control::plane::{ConfigInputs, Plane, PlaneStart};
 use crate::control::reload::ReloadWish;
 use crate::control::watch::WatchList;
 use crate::control::{ControlHandle, Facts};
-use crate::drain::Lifecycle;
+use crate::drain::{Asked, Lifecycle, Stop};
 use crate::journal::Journal;
 use crate::listener::accept::{self, Handed, Handovers};
 use crate::listener::bind::{self, BindError, Bound};
@@ -268,7 +268,9 @@ impl App {
             stop: ended.clone(),
             seed: seeds.u64(..),
         });
+        let fatal = plane.fatal();
         let plane = tokio::spawn(plane.run());
+        let failed = end_when_fatal(fatal, controls.lifecycle.clone());
         let (workers_gone, mut all_gone) = mpsc::channel::<()>(1);
         start_workers(self.data, &shared, &mut seeds, &workers_gone)?;
         drop(workers_gone);
@@ -279,7 +281,7 @@ impl App {
             workers: cells,
         });
         let deps = admin::Deps::new(
-            self.control,
+            self.control.clone(),
             self.journal.clone(),
             facts,
             reload_counters,
@@ -294,6 +296,7 @@ impl App {
             journal: &self.journal,
             drain: &drain,
             shared: &shared,
+            control: self.control,
             config: config_now,
         };
         let end_kind = ending.come(&mut all_gone).await;
@@ -332,6 +335,9 @@ impl App {
         self.journal
             .emit("stopped", vec![("forced", json!(forced))], msg.to_owned());
         self.lines.flush();
+        if let Some(problem) = failed.borrow().clone() {
+            anyhow::bail!(problem);
+        }
         Ok(if forced {
             Ended::Forced
         } else {
@@ -354,6 +360,24 @@ impl App {
             tracing::warn!(%warning, "one address family of localhost is not served");
         }
     }
+}
+
+/// Ends the process at once when a registration with `fail_fast` fails. What is returned holds why.
+fn end_when_fatal(
+    mut fatal: watch::Receiver<Option<String>>,
+    lifecycle: Lifecycle,
+) -> watch::Receiver<Option<String>> {
+    let problem = fatal.clone();
+    tokio::spawn(async move {
+        if fatal.wait_for(Option::is_some).await.is_ok() {
+            let by = Asked {
+                actor: "registration".to_owned(),
+                note: None,
+            };
+            lifecycle.ask(Stop::Now, by);
+        }
+    });
+    problem
 }
 
 /// What admin and telemetry need of the configuration, kept current.

@@ -7,6 +7,7 @@ mod events;
 mod lookup;
 mod orders;
 pub mod plane;
+mod registrations;
 pub mod reload;
 mod sources;
 mod state;
@@ -19,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use self::orders::{OrderReply, OverrideOrder};
 use self::reload::Asker;
 use crate::outlier::book::Signed;
+use crate::registration::Left;
 use crate::registry::overview::Overview;
 use crate::status::{
     OverrideDone, OverrideRefused, ProcessStatus, ReloadReport, RouteExplanation, UpstreamStatus,
@@ -31,6 +33,8 @@ pub enum Question {
     ClearOverride(u64, Signed, OrderReply),
     /// An override of an instance.
     Order(Box<OverrideOrder>, OrderReply),
+    /// Take the app off the lists of its registries, for good.
+    Deregister(oneshot::Sender<Left>),
     /// The services that each registry lists.
     Names(oneshot::Sender<Vec<ListedNames>>),
     /// What the embedded registries hold, by name.
@@ -140,6 +144,14 @@ impl ControlHandle {
     ) -> Result<Option<Result<OverrideDone, OverrideRefused>>, NoAnswer> {
         self.ask(|reply| Question::ClearOverride(id, signed, reply))
             .await
+    }
+
+    /// Takes the app off the lists of its registries, for good; answers when that is done.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn deregister(&self) -> Result<Left, NoAnswer> {
+        self.ask(Question::Deregister).await
     }
 
     /// The services that each registry lists.

@@ -15,7 +15,7 @@ use crate::sink::Lines;
 const VERSION: u8 = 1;
 
 /// What events are called. The conformance tests hold it up to what is emitted.
-pub const EVENTS: [&str; 26] = [
+pub const EVENTS: [&str; 30] = [
     "listening",
     "stopped",
     "drain_started",
@@ -37,7 +37,11 @@ pub const EVENTS: [&str; 26] = [
     "override_set",
     "override_expired",
     "override_cleared",
+    "registered",
     "deregistered",
+    "heartbeat_failed",
+    "app_up",
+    "app_down",
     "ejection_recalled",
     "log_level_changed",
     "state_loaded",

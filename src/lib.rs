@@ -24,6 +24,7 @@ pub mod nacos_client;
 pub mod outlier;
 pub mod policy;
 pub mod protocol;
+pub mod registration;
 pub mod registry;
 pub mod router;
 pub mod signal;

@@ -164,6 +164,11 @@ impl EmbeddedRegistry {
         })
     }
 
+    /// Whether an instance is on the list, disabled or not.
+    pub fn knows(&self, key: &ServiceKey, target: Target<'_>) -> bool {
+        self.with(|table, now| table.get(key, target, now).is_some())
+    }
+
     /// The services of a namespace and group, sorted.
     pub fn names(&self, namespace: &str, group: &str) -> Vec<Arc<str>> {
         self.with(|table, now| table.names(namespace, group, now))

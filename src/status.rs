@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::metrics::cells::UpstreamReading;
 
+mod registration;
+
+pub use registration::{AppStatus, Heartbeats, RegistrationStatus};
+
 /// The process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProcessStatus {
@@ -29,6 +33,15 @@ pub struct ProcessStatus {
     pub config: ConfigStatus,
     /// Registries.
     pub registries: Vec<RegistryStatus>,
+    /// The local app.
+    #[serde(default)]
+    pub app: AppStatus,
+    /// Where it is registered.
+    #[serde(default)]
+    pub registrations: Vec<RegistrationStatus>,
+    /// Heartbeats on its behalf, by registry.
+    #[serde(default)]
+    pub heartbeats: BTreeMap<String, Heartbeats>,
     /// Upstreams, briefly.
     pub upstreams: Vec<UpstreamSummary>,
     /// Names that more than one service wants: none of them has it.

@@ -11,10 +11,11 @@ use super::answer::{Answer, Fault, json as answer_json, ok};
 use super::call::Call;
 use super::routes::{Route, Verb};
 use super::views::{DrainView, LogLevelView};
-use super::{Deps, RELOAD_PATIENCE, within};
+use super::{Deps, PATIENCE, RELOAD_PATIENCE, within};
 use crate::control::reload::Asker;
 use crate::drain::{Asked, Stop};
 use crate::outlier::book::Signed;
+use crate::registration::Left;
 
 pub(super) const ROUTES: &[Route] = &[
     Route::write(
@@ -24,7 +25,7 @@ pub(super) const ROUTES: &[Route] = &[
         |call| Box::pin(reload(call)),
     ),
     Route::get("/api/v1/drain", "how far a drain has come", |call| {
-        Box::pin(async move { ok(&drain_view(&call.deps)) })
+        Box::pin(async move { ok(&drain_view(&call.deps).await) })
     }),
     Route::write(
         Verb::Post,
@@ -49,6 +50,8 @@ pub(super) const ROUTES: &[Route] = &[
     ),
 ];
 
+/// A little more than the registries are given.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(12);
 /// Longest override of the log level.
 const MOST_S: u64 = 24 * 3600;
 
@@ -98,25 +101,44 @@ async fn drain(call: Call) -> Result<Answer, Fault> {
     let order: DrainOrder = call.json()?;
     let signed = call.signed(order.actor, order.note)?;
     if order.deregister_only {
-        let message = "nothing is registered on behalf of the app, so there is nothing to \
-                       deregister; traffic goes on";
+        let left = within(LEAVE_PATIENCE, call.deps.control.deregister()).await?;
+        let message = told(&left);
         call.deps.journal.emit(
             "deregistered",
             vec![
-                ("registrations", json!(0)),
+                ("registrations", json!(left.registrations)),
+                ("unfinished", json!(left.unfinished)),
                 ("actor", json!(signed.actor)),
                 ("note", json!(signed.note)),
             ],
-            message.to_owned(),
+            message.clone(),
         );
         let view = DrainView {
-            message: message.to_owned(),
-            ..drain_view(&call.deps)
+            message,
+            ..drain_view(&call.deps).await
         };
         return ok(&view);
     }
     call.deps.lifecycle.ask(Stop::Drain, asked(signed));
-    ok(&drain_view(&call.deps))
+    ok(&drain_view(&call.deps).await)
+}
+
+/// What became of the registrations, for people.
+fn told(left: &Left) -> String {
+    let wait = left.wait.as_secs_f64().ceil();
+    match (left.registrations, left.unfinished) {
+        (0, _) => "nothing is registered on behalf of the app, so there is nothing to \
+                   deregister; traffic goes on"
+            .to_owned(),
+        (_, 0) => format!(
+            "the app is off the lists of its registries; callers may come for another {wait} s, \
+             and traffic goes on"
+        ),
+        (all, late) => format!(
+            "{late} of {all} registrations were not taken off in time; their leases end by \
+             themselves, and traffic goes on"
+        ),
+    }
 }
 
 async fn quit(call: Call) -> Result<Answer, Fault> {
@@ -125,7 +147,7 @@ async fn quit(call: Call) -> Result<Answer, Fault> {
     call.deps.lifecycle.ask(Stop::Quit, asked(signed));
     let view = DrainView {
         message: "the process drains, then ends".to_owned(),
-        ..drain_view(&call.deps)
+        ..drain_view(&call.deps).await
     };
     ok(&view)
 }
@@ -137,14 +159,19 @@ fn asked(signed: Signed) -> Asked {
     }
 }
 
-fn drain_view(deps: &Deps) -> DrainView {
+async fn drain_view(deps: &Deps) -> DrainView {
+    // At the very end control does not answer any more; then nothing is registered either.
+    let process = within(PATIENCE, deps.control.process()).await.ok();
+    let registrations = process.map(|process| process.registrations);
+    let registrations = registrations.unwrap_or_default();
+    let listed = registrations.iter().filter(|r| r.state != "absent");
     let stage = deps.lifecycle.stage();
     let cells = deps.facts.workers.iter();
     let open = cells.map(|cells| cells.app_connections.load(Relaxed)).sum();
     DrainView {
         stage: stage.as_str().to_owned(),
         open_connections: open,
-        registrations: 0,
+        registrations: u64::try_from(listed.count()).unwrap_or(u64::MAX),
         message: String::new(),
     }
 }

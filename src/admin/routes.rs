@@ -11,7 +11,7 @@ use percent_encoding::percent_decode_str;
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::{
-    api, bundle, config, events, history, lifecycle, openapi, overrides, registry, services,
+    api, bundle, config, events, history, lifecycle, openapi, overrides, registrations, registry, services,
 };
 use crate::config::suggest::nearest;
 
@@ -20,6 +20,7 @@ const TABLES: &[&[Route]] = &[
     api::ROUTES,
     history::ROUTES,
     services::ROUTES,
+    registrations::ROUTES,
     overrides::ROUTES,
     config::ROUTES,
     events::ROUTES,

@@ -7,7 +7,7 @@ use http::header::ACCEPT;
 use http::{Method, Request, StatusCode};
 
 use super::answer::{Answer, Fault, answer as any, text};
-use super::{Deps, HEARTBEAT, PATIENCE, within};
+use super::{Deps, HEARTBEAT, PATIENCE, registrations, within};
 use crate::metrics::collect::Live;
 use crate::metrics::exposition::Format;
 use crate::status::{Condition, ProcessStatus, UpstreamStatus};
@@ -28,8 +28,12 @@ pub(super) async fn answer<B>(deps: &Deps, request: &Request<B>) -> Answer {
         }
         "/healthz" => health(deps).await,
         "/readyz" => ready(deps, query).await,
+        "/readyz/app" => match within(HEARTBEAT, deps.control.process()).await {
+            Ok(process) => registrations::readiness(&process.app),
+            Err(_) => unavailable(),
+        },
         _ => {
-            let hint = "there are /metrics, /healthz and /readyz";
+            let hint = "there are /metrics, /healthz, /readyz and /readyz/app";
             let message = "no such page";
             Fault::new(StatusCode::NOT_FOUND, "not_found", message, hint).answer()
         }

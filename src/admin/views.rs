@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 use crate::config::diagnostic::Diagnostic;
 use crate::config::settings::Setting;
 use crate::status::{
-    InstanceStatus, OverrideStatus, RegistryStatus, UpstreamStatus, UpstreamSummary,
+    AppStatus, InstanceStatus, OverrideStatus, RegistrationStatus, RegistryStatus, UpstreamStatus,
+    UpstreamSummary,
 };
 
 /// Every answer that is no success.
@@ -187,6 +188,15 @@ pub struct Overrides {
 pub struct Registries {
     /// By name.
     pub registries: Vec<RegistryStatus>,
+}
+
+/// `GET /api/v1/registrations`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Registrations {
+    /// How the app stands.
+    pub app: AppStatus,
+    /// In the order of the configuration.
+    pub registrations: Vec<RegistrationStatus>,
 }
 
 /// `GET /api/v1/events`.

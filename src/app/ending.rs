@@ -1,10 +1,11 @@
-//! The end of the process: propagation delay while still serving, then no new connections, then the
+//! The end of the process: off the lists of the registries, propagation delay while still serving, then no new connections, then the
 //! grace for what is in flight. A drain alone stays there, for questions, until it is told to end.
 
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::types::Config;
+use crate::control::ControlHandle;
 use crate::drain::{Lifecycle, Stage, Stop};
 use crate::journal::Journal;
 use crate::worker::{DrainPhase, Shared};
@@ -15,6 +16,8 @@ pub(super) struct Ending<'a> {
     pub(super) journal: &'a Journal,
     pub(super) drain: &'a watch::Sender<DrainPhase>,
     pub(super) shared: &'a Shared,
+    /// Takes the app off its registries' lists.
+    pub(super) control: ControlHandle,
     /// The settings in force when it begins.
     pub(super) config: watch::Receiver<std::sync::Arc<Config>>,
 }
@@ -79,7 +82,9 @@ impl Ending<'_> {
     async fn drain_workers(&self, config: &Config, all_gone: &mut mpsc::Receiver<()>) {
         self.lifecycle.reached(Stage::Leaving);
         // Without a registration nobody else routes to us: nothing to wait for.
-        tokio::time::sleep(config.app.propagation_delay.unwrap_or_default()).await;
+        let left = self.control.deregister().await.unwrap_or_default();
+        let delay = config.app.propagation_delay.unwrap_or(left.wait);
+        tokio::time::sleep(delay).await;
         self.lifecycle.reached(Stage::Draining);
         self.drain.send_replace(DrainPhase::Draining);
         let _grace_over = tokio::time::timeout(config.app.drain_timeout, all_gone.recv()).await;

@@ -21,6 +21,9 @@ pub struct HealthcheckArgs {
     /// file, else 127.0.0.1:15003.
     #[arg(long, value_name = "ADDR")]
     pub telemetry: Option<String>,
+    /// Ask for the app, as its check sees it, not for Outrigger.
+    #[arg(long)]
+    pub app: bool,
     /// Where the process is.
     #[command(flatten)]
     pub connect: ConnectArgs,
@@ -67,7 +70,8 @@ fn by_telemetry(
             }
         }
     };
-    let answer = AdminClient::at(Place::telemetry(target, how), None)?.send("/readyz")?;
+    let page = if args.app { "/readyz/app" } else { "/readyz" };
+    let answer = AdminClient::at(Place::telemetry(target, how), None)?.send(page)?;
     out.write_all(answer.body())?;
     Ok(if answer.status() == StatusCode::OK {
         0
@@ -83,6 +87,10 @@ fn by_admin(
 ) -> Result<u8, Failure> {
     let client = AdminClient::find(&args.connect, env)?;
     let status: ProcessStatus = client.read(&client.get("/api/v1/status")?)?;
+    if args.app {
+        writeln!(out, "{}", status.app.state)?;
+        return Ok(if status.app.is_up() { 0 } else { NOT_READY });
+    }
     if status.ready {
         writeln!(out, "ready")?;
         return Ok(0);

@@ -1,12 +1,12 @@
-//! `outrigger registries`.
+//! `outrigger registries`: where instances come from, and where the app is registered.
 
 use std::io::Write;
 
 use super::client::{AdminClient, ConnectArgs, Failure};
 use super::output::{Format, ShowArgs, Table, Tone, age, finish, json};
-use crate::admin::views::Registries;
+use crate::admin::views::{Registrations, Registries};
 use crate::config::environment::Environment;
-use crate::status::RegistryStatus;
+use crate::status::{RegistrationStatus, RegistryStatus};
 
 /// Arguments.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -48,6 +48,18 @@ fn show(args: &RegistriesArgs, env: &dyn Environment, out: &mut dyn Write) -> Re
             } else {
                 table(list).print(out, args.show.colour(env))?;
             }
+            let answer = client.get("/api/v1/registrations")?;
+            let own = client.read::<Registrations>(&answer)?;
+            if !own.registrations.is_empty() {
+                let checks = own.app.checks.join("; ");
+                let said = if checks.is_empty() {
+                    "no check is configured"
+                } else {
+                    &checks
+                };
+                writeln!(out, "\nthe app is {}: {said}", own.app.state)?;
+                registered(own.registrations).print(out, args.show.colour(env))?;
+            }
         }
     }
     Ok(0)
@@ -63,6 +75,44 @@ fn state(registry: &RegistryStatus) -> (u8, Tone, &'static str) {
     } else {
         (3, Tone::Good, "up")
     }
+}
+
+fn registered(registrations: Vec<RegistrationStatus>) -> Table {
+    let head = [
+        "REGISTERED AS",
+        "STATE",
+        "REGISTRY",
+        "ADDRESS",
+        "LAST ANSWER",
+        "HEARTBEATS",
+        "LAST ERROR",
+    ];
+    let mut table = Table::new(&head, 1);
+    for one in registrations {
+        let tone = match (one.up, &*one.state) {
+            (true, _) => Tone::Good,
+            (false, "starting" | "down") => Tone::Warn,
+            (false, _) => Tone::Bad,
+        };
+        let ago = |seconds| format!("{} ago", age(seconds));
+        let beats = match one.failed_heartbeats {
+            0 => one.heartbeats.to_string(),
+            failed => format!("{}, {failed} failed", one.heartbeats),
+        };
+        table.row(
+            tone,
+            vec![
+                one.service,
+                one.state,
+                one.registry,
+                one.address,
+                one.age_s.map_or_else(|| "never".to_owned(), ago),
+                beats,
+                one.last_error.unwrap_or_default(),
+            ],
+        );
+    }
+    table
 }
 
 fn table(registries: Vec<RegistryStatus>) -> Table {

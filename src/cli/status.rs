@@ -80,6 +80,13 @@ fn print(status: &ProcessStatus, out: &mut dyn Write, colour: bool) -> io::Resul
     for registry in &status.registries {
         field(out, "registry", &registry_line(registry))?;
     }
+    for one in &status.registrations {
+        let (service, registry, state) = (&one.service, &one.registry, &one.state);
+        let error = one.last_error.as_ref().filter(|_| !one.up);
+        let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+        let line = format!("{service} with {registry}, {state}{error}");
+        field(out, "registered", &line)?;
+    }
     if !status.alias_conflicts.is_empty() {
         let names = status.alias_conflicts.join(", ");
         field(

@@ -22,6 +22,9 @@ pub struct WaitArgs {
     /// file, else 127.0.0.1:15003.
     #[arg(long, value_name = "ADDR")]
     pub telemetry: Option<String>,
+    /// Wait for the app, as its check sees it.
+    #[arg(long)]
+    pub app: bool,
     /// Where the process is.
     #[command(flatten)]
     pub connect: ConnectArgs,
@@ -31,6 +34,7 @@ pub struct WaitArgs {
 pub fn run(args: &WaitArgs, env: &dyn Environment, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let ask = HealthcheckArgs {
         telemetry: args.telemetry.clone(),
+        app: args.app,
         connect: args.connect.clone(),
     };
     let clock = Clock::new();

@@ -1,5 +1,7 @@
 //! Checks over the whole main file: references, addresses, hosts and aliases that collide.
 
+mod register;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use super::document::Node;
 use super::parse::address::collide;
 use super::parse::reader::{Context, Field, list};
 use super::suggest;
-use super::types::{Config, Listen, RegistryKind, Service, grpc_port};
+use super::types::{Config, Listen, Register, RegistryKind, Service, grpc_port};
 
 /// Where things stand.
 pub(crate) struct Places<'p, 'a> {
@@ -19,6 +21,7 @@ pub(crate) struct Places<'p, 'a> {
     /// All that are written, also those that could not be read.
     pub(crate) registries: &'p BTreeMap<Arc<str>, Field<'a>>,
     pub(crate) services: &'p BTreeMap<Arc<str>, Field<'a>>,
+    pub(crate) register: &'p [(Register, Field<'a>)],
 }
 
 impl Places<'_, '_> {
@@ -51,6 +54,7 @@ pub(crate) fn check(config: &Config, places: &Places<'_, '_>) {
     addresses(config, places);
     hosts(config, places);
     aliases(config, places);
+    register::check(places.register, &config.registries, places.registries);
 }
 
 fn registries(config: &Config, places: &Places<'_, '_>) {

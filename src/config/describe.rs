@@ -2,14 +2,21 @@
 //! `defaults` and of services stand under `service`, those of any registry under `registry`. A test
 //! holds up that no key is without a line and no line without a key.
 
+mod register;
+
 /// What the key `path` is for; list items and names do not stand in it.
 pub(crate) fn describe(path: &str) -> Option<&'static str> {
-    let found = KEYS.iter().find(|(key, _)| *key == path);
-    found.map(|(_, text)| *text)
+    let mut found = keys().filter(|(key, _)| *key == path);
+    found.next().map(|(_, text)| text)
+}
+
+/// Key and line of every key.
+pub(crate) fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+    KEYS.iter().chain(register::KEYS).copied()
 }
 
 /// Key and line, in the order of the files.
-pub(crate) const KEYS: &[(&str, &str)] = &[
+const KEYS: &[(&str, &str)] = &[
     ("version", "File format."),
     (
         "listen",

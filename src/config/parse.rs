@@ -12,6 +12,7 @@ pub(crate) mod main_file;
 pub(crate) mod policy;
 pub(crate) mod reader;
 pub(crate) mod record;
+pub(crate) mod register;
 pub(crate) mod registry;
 pub(crate) mod retry;
 pub(crate) mod service;

@@ -133,6 +133,9 @@ registries:
   "*dns": {kind: dns}
   "*zookeeper": {kind: zookeeper, servers: [x]}
 defaults: {health_check: {http: /}}
+app:
+  register:
+    - {check: {http: /}, management: {port: 1}, hooks: {}}
 services: {"*": {endpoints: [{address: "x:1"}], health_check: {http: /}}}
 "#;
 const ENDPOINTS: &str = r#"services: {"*": [{address: "x:1"}]}"#;

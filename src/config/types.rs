@@ -11,8 +11,12 @@ use crate::endpoint::Endpoint;
 
 use super::settings::Inputs;
 
+mod register;
 mod registry;
 
+pub use register::{
+    Advertise, AdvertiseAddress, AppCheck, AppCheckKind, Hook, JsonRule, Management, Register,
+};
 pub use registry::{
     Consistency, Consul, Dns, Embedded, EmptyPolicy, Eureka, EurekaMode, IpFamily, Kubernetes,
     Nacos, NacosProtocol, OnEmpty, Registry, RegistryKind, RegistryTls, Secret, Zookeeper,
@@ -236,6 +240,8 @@ pub struct App {
     pub namespace: Option<Arc<str>>,
     /// For policies and locality.
     pub zone: Option<Arc<str>>,
+    /// Where it is registered.
+    pub register: Vec<Register>,
     /// `None` = auto: the largest `deregister_wait` of the registries registered with.
     pub propagation_delay: Option<Duration>,
     /// How long a drain waits for what is in flight.

@@ -25,6 +25,7 @@ impl Plane {
         match question {
             Question::ClearOverride(id, signed, reply) => self.clear_override(id, signed, reply),
             Question::Order(order, reply) => self.order(*order, reply),
+            Question::Deregister(reply) => self.deregister(reply),
             Question::Names(reply) => {
                 let lists: Vec<_> = self.registries.iter().map(LiveRegistry::list).collect();
                 tokio::spawn(async move {
@@ -126,6 +127,9 @@ impl Plane {
                 .iter()
                 .map(|live| registry_status(&live.handle))
                 .collect(),
+            app: self.app_status(),
+            registrations: self.registration_status(),
+            heartbeats: self.heartbeats(),
             upstreams: Vec::<UpstreamSummary>::new(),
             alias_conflicts: self.conflicts.iter().map(|c| c.key.clone()).collect(),
         }

@@ -26,6 +26,7 @@ use crate::journal::Journal;
 use crate::metrics::collect::ReloadCounters;
 use crate::outlier::driver::{Command, Driver, DriverSettings, DriverStart};
 use crate::outlier::policy::{Mode, Policy};
+use crate::registration::Registrations;
 use crate::registry::EmbeddedRegistry;
 use crate::router::{Conflict, Route, Settings, TableBuilder};
 use crate::upstream::Upstream;
@@ -128,6 +129,7 @@ pub struct Plane {
     pub(super) journal: Journal,
     pub(super) embedded: BTreeMap<Arc<str>, EmbeddedRegistry>,
     pub(super) registries: Registries,
+    pub(super) registrations: Registrations,
     pub(super) names: BTreeMap<Arc<str>, watch::Receiver<NamesView>>,
     pub(super) upstreams: BTreeMap<Arc<str>, LiveUpstream>,
     pub(super) conflicts: Vec<Conflict>,
@@ -162,6 +164,11 @@ impl Plane {
         drop(tokio::spawn(watch_files(list, wishes)));
         let registries =
             Registries::new(start.clock, start.journal.clone(), start.stop, start.seed);
+        let registrations = Registrations::new(
+            start.clock,
+            start.journal.clone(),
+            start.seed.rotate_left(32),
+        );
         let problems = rejected_lines(&start.config);
         let state = StateKeeper::open(&start.config, &start.journal, start.clock.now());
         let (due, state_due) = mpsc::channel(1);
@@ -188,6 +195,7 @@ impl Plane {
             journal: start.journal,
             embedded: start.embedded,
             registries,
+            registrations,
             names: BTreeMap::new(),
             upstreams: BTreeMap::new(),
             conflicts: Vec::new(),
@@ -213,6 +221,7 @@ impl Plane {
         plane.apply_services(&PolicyChange::default());
         plane.follow_default_names();
         plane.publish();
+        plane.registrations.apply(&plane.config, &plane.embedded);
         plane
     }
 
@@ -231,7 +240,10 @@ impl Plane {
                 Some(question) = self.questions.recv() => self.answer(question),
                 Some(wish) = self.reloads.recv() => self.wish(wish),
                 Some(loaded) = self.loads_done.recv() => self.loaded(*loaded),
-                _ = tidy.tick() => self.forget_idle(),
+                _ = tidy.tick() => {
+                    self.forget_idle();
+                    self.registrations.retry(&self.config, &self.embedded);
+                }
             }
         }
         self.saving().await;

@@ -40,6 +40,29 @@ const CONTEXT: &str = "/nacos";
 const PAGE_SIZE: usize = 500;
 const MAX_PAGES: usize = 200;
 
+/// The servers of a Nacos registry with its login; registrations ask them too.
+pub(crate) fn nacos_servers(
+    config: &Nacos,
+    registry: &Registry,
+    http: HttpClient,
+    clock: Clock,
+    seed: u64,
+) -> Servers {
+    let tls = Arc::new(TlsClient::new(registry.tls.clone()));
+    let servers = config.servers.iter().map(|server| {
+        let mut server = Server::parse(server, DEFAULT_PORT, &tls);
+        if server.prefix.is_empty() {
+            CONTEXT.clone_into(&mut server.prefix);
+        }
+        server
+    });
+    let mut random = fastrand::Rng::with_seed(seed);
+    let login = Login::new(config, clock, random.fork());
+    let start = random.usize(0..config.servers.len().max(1));
+    Servers::new(servers.collect(), start, http, registry.max_in_flight)
+        .with_auth(login.map(|login| Arc::new(login) as Arc<dyn Auth>))
+}
+
 /// One Nacos registry.
 #[derive(Debug)]
 pub(super) struct NacosSource {
@@ -56,25 +79,14 @@ impl NacosSource {
             timeout: registry.timeout,
             max_body: MAX_BODY,
         };
-        let tls = Arc::new(TlsClient::new(registry.tls.clone()));
-        let servers = config.servers.iter().map(|server| {
-            let mut server = Server::parse(server, DEFAULT_PORT, &tls);
-            if server.prefix.is_empty() {
-                CONTEXT.clone_into(&mut server.prefix);
-            }
-            server
-        });
         let mut random = fastrand::Rng::with_seed(seed);
-        let login = Login::new(config, clock, random.fork());
-        let jitter = Jitter::new(random);
-        let start = jitter.index(config.servers.len());
+        let servers = nacos_servers(config, registry, http, clock, random.u64(..));
         Self {
             namespace: config.namespace.clone(),
             group: config.group.clone(),
             clusters: config.clusters.clone(),
-            servers: Servers::new(servers.collect(), start, http, registry.max_in_flight)
-                .with_auth(login.map(|login| Arc::new(login) as Arc<dyn Auth>)),
-            jitter,
+            servers,
+            jitter: Jitter::new(random),
         }
     }
 

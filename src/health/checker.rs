@@ -38,6 +38,13 @@ pub enum Check {
         /// Authority.
         host: String,
     },
+    /// `grpc.health.v1.Health/Check` must answer SERVING.
+    GrpcServing {
+        /// Authority.
+        host: String,
+        /// Asked for; empty: the server as a whole.
+        service: String,
+    },
 }
 
 /// What a check found.
@@ -92,7 +99,15 @@ pub async fn run(check: &Check, address: &Address, timeout: Duration, policy: &P
                 };
                 judge_http(answer, expect.as_ref(), policy)
             }
-            Check::Grpc { host } => judge_grpc(grpc_health(stream, host).await, policy),
+            Check::Grpc { host } => judge_grpc(grpc_health(stream, host, "").await, policy),
+            Check::GrpcServing { host, service } => {
+                match grpc_health(stream, host, service).await {
+                    Ok(Some(0)) => Verdict::good("SERVING"),
+                    Ok(Some(code)) => Verdict::failed(format!("grpc-status {code}")),
+                    Ok(None) => Verdict::failed("no grpc-status"),
+                    Err(error) => Verdict::failed(error),
+                }
+            }
         }
     };
     tokio::time::timeout(timeout, Box::pin(work))
@@ -178,14 +193,9 @@ async fn get_http2(stream: TcpStream, path: &str, host: &str) -> Result<StatusCo
     drive(exchange, connection).await
 }
 
-async fn grpc_health(stream: TcpStream, host: &str) -> Result<Option<u32>, String> {
-    // An empty HealthCheckRequest: the server as a whole. One flag byte and four of length.
-    let mut request = http2_request(
-        Method::POST,
-        "/grpc.health.v1.Health/Check",
-        host,
-        Bytes::from_static(&[0, 0, 0, 0, 0]),
-    )?;
+async fn grpc_health(stream: TcpStream, host: &str, service: &str) -> Result<Option<u32>, String> {
+    let body = health_request(service)?;
+    let mut request = http2_request(Method::POST, "/grpc.health.v1.Health/Check", host, body)?;
     let headers = request.headers_mut();
     headers.insert(
         "content-type",
@@ -211,6 +221,22 @@ async fn grpc_health(stream: TcpStream, host: &str) -> Result<Option<u32>, Strin
         Ok(code)
     };
     drive(exchange, connection).await
+}
+
+/// A `HealthCheckRequest` whose `service` (field 1) this is, behind a flag byte and four of length.
+fn health_request(service: &str) -> Result<Bytes, String> {
+    let Ok(length) = u8::try_from(service.len()) else {
+        return Err("the name of the service is too long".to_owned());
+    };
+    if length > 125 {
+        return Err("the name of the service is too long".to_owned());
+    }
+    let mut body = vec![0, 0, 0, 0, 0];
+    if length > 0 {
+        body = vec![0, 0, 0, 0, length + 2, 0x0a, length];
+        body.extend(service.bytes());
+    }
+    Ok(Bytes::from(body))
 }
 
 /// `HealthCheckResponse.status` (field 1) is SERVING (1).

@@ -4,6 +4,7 @@
 
 mod admission;
 mod process;
+mod registration;
 mod upstream;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -171,6 +172,7 @@ impl Collector {
         for registry in &live.process.registries {
             put_registry(&mut sheet, registry);
         }
+        registration::put(&mut sheet, live.process);
         for kind in names::OVERRIDE_KINDS {
             let all = live.upstreams.iter().flat_map(|u| &u.overrides);
             let count = all.filter(|o| o.kind == kind).count();

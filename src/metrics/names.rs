@@ -141,6 +141,12 @@ families! {
         "Unix time of the registry's last answer.";
     REGISTRY_UPDATES = Counter "outrigger_registry_updates_total" ["registry", "result"]
         "Answers of the registry by what was made of them.";
+    REGISTRATION_UP = Gauge "outrigger_registration_up" ["registry"]
+        "1 while every registration of the app with the registry is listed as up and takes heartbeats.";
+    APP_HEALTHY = Gauge "outrigger_app_healthy" []
+        "1 while the app passes its checks.";
+    HEARTBEATS = Counter "outrigger_heartbeats_total" ["registry", "result"]
+        "Heartbeats on behalf of the app.";
     CONFIG_RELOAD_OK = Gauge "outrigger_config_last_reload_successful" []
         "1 when the last reload was applied.";
     CONFIG_RELOAD_TIME = Gauge "outrigger_config_last_reload_success_timestamp_seconds" []

@@ -76,6 +76,13 @@ impl FakeControl {
                 Question::Order(_, reply) => {
                     let _gone = reply.send(answers.order);
                 }
+                Question::Deregister(reply) => {
+                    let registrations = answers.process.registrations.len();
+                    let _gone = reply.send(crate::registration::Left {
+                        registrations,
+                        ..crate::registration::Left::default()
+                    });
+                }
                 Question::Names(reply) => {
                     let _gone = reply.send(answers.names);
                 }

@@ -18,7 +18,7 @@ struct Source {
 
 /// Modules that decide and do nothing else: no I/O, no clock, no randomness of their own. An entry
 /// with a final `/` is a folder. `CORE_EXCEPT` are the shell files inside these folders.
-const CORE: [&str; 26] = [
+const CORE: [&str; 31] = [
     "balancer.rs",
     "balancer/",
     "config.rs",
@@ -36,6 +36,13 @@ const CORE: [&str; 26] = [
     "policy/budget.rs",
     "policy/limits.rs",
     "policy/retry.rs",
+    "registration/machine.rs",
+    "registration/record.rs",
+    "registration/rhythm.rs",
+    "registration/view.rs",
+    "registration/consul/wire.rs",
+    "registration/eureka/instance.rs",
+    "registration/nacos/wire.rs",
     "registry/lease.rs",
     "registry/lease/",
     "registry/model.rs",
@@ -59,7 +66,7 @@ const CORE_EXCEPT: [&str; 5] = [
 ];
 
 /// What core may name of the crate, each with everything below it.
-const CORE_MAY_USE: [&str; 16] = [
+const CORE_MAY_USE: [&str; 19] = [
     "balancer",
     "clock::Timestamp",
     "config",
@@ -72,6 +79,9 @@ const CORE_MAY_USE: [&str; 16] = [
     "policy::limits",
     "policy::retry",
     "protocol",
+    "registration::machine",
+    "registration::record",
+    "registration::rhythm",
     "registry::lease",
     "registry::model",
     "registry::service",
@@ -409,6 +419,15 @@ fn discovery_knows_endpoints_and_registries_only() {
 fn the_embedded_registry_knows_nothing_of_the_proxy() {
     let allowed = ["clock", "config::types", "endpoint", "protocol::nacos"];
     assert_none("the registry stands alone", &used_by("registry", &allowed));
+}
+
+#[test]
+fn only_control_registers_the_app() {
+    let allowed = ["control.rs", "control/", "app.rs", "admin/lifecycle.rs"];
+    assert_none(
+        "the app is registered by the control plane",
+        &users_of("registration", &allowed),
+    );
 }
 
 #[test]

@@ -17,6 +17,8 @@ mod lifecycle;
 #[cfg(test)]
 mod prometheus;
 #[cfg(test)]
+mod registration;
+#[cfg(test)]
 mod registries;
 #[cfg(test)]
 mod registry;

@@ -3,3 +3,4 @@
 mod detector;
 #[cfg(test)]
 mod polling;
+mod registration;

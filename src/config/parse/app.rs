@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::is_local;
-use super::reader::Map;
+use super::reader::{Field, Map};
 use super::record::{LISTEN, Shape};
+use super::register::register;
 use super::value::{Span, duration};
 use crate::config::diagnostic::Code;
-use crate::config::types::{Admin, App, Listen};
+use crate::config::types::{Admin, App, Listen, Register};
 
-/// `app`; `host_name` is the default of `app.name`.
-pub(crate) fn app(map: Map<'_>, host_name: &str) -> App {
-    map.later(&["register"]);
+/// `app` and where the items of `app.register` stand; `host_name` is the default of `app.name`.
+pub(crate) fn app<'a>(map: Map<'a>, host_name: &str) -> (App, Vec<(Register, Field<'a>)>) {
     let shutdown = map.child("shutdown");
     shutdown.declare("propagation_delay", || {
         let time = Shape::Duration(Span::ZERO_OR_MORE);
@@ -28,15 +28,18 @@ pub(crate) fn app(map: Map<'_>, host_name: &str) -> App {
         shutdown.duration("drain_timeout", Duration::from_secs(25), Span::ZERO_OR_MORE);
     shutdown.finish();
     map.declare("name", || Shape::Text.default(host_name));
+    let name = map.text("name");
+    let items = register(&map, name.as_deref());
     let app = App {
-        name: map.text("name").unwrap_or_else(|| Arc::from(host_name)),
+        name: name.unwrap_or_else(|| Arc::from(host_name)),
+        register: items.iter().map(|(one, _)| one.clone()).collect(),
         namespace: map.text("namespace"),
         zone: map.text("zone"),
         propagation_delay,
         drain_timeout,
     };
     map.finish();
-    app
+    (app, items)
 }
 
 /// `admin`.

@@ -54,6 +54,7 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
         let number = Shape::integer(&WORKERS);
         Shape::word("auto").or(number).default("auto")
     });
+    let (app, register_places) = app(map.child("app"), host_name);
     let config = Config {
         listen: listen_field
             .as_ref()
@@ -68,7 +69,7 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
         discovery_wait: map.duration("discovery_wait", discovery_wait, Span::ZERO_OR_MORE),
         auto_discover: map.boolean("auto_discover", true),
         limits: limits(map.child("limits")),
-        app: app(map.child("app"), host_name),
+        app,
         default_registries: match &defaults.registries[..] {
             [] => only(&registries).into_iter().collect(),
             some => some.to_vec(),
@@ -89,6 +90,7 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
             default_registry: default_registry.as_ref(),
             registries: &registry_places,
             services: &service_places,
+            register: &register_places,
         },
     );
     let policies_written = policies_field.is_some();

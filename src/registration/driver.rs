@@ -1,0 +1,252 @@
+//! The task around one registration's machine: makes its calls, tells of them, sleeps until the next
+//! one is due. It ends when nothing of the registration is left.
+//! Next: `registration/machine.rs`, `registration/keeper.rs` (who starts it).
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tracing::{debug, info, warn};
+
+use super::app_check::AppHealth;
+use super::hooks;
+use super::machine::{Action, Change, Machine, Outcome, Wish};
+use super::registrar::Registrar;
+use super::view::{Told, View};
+use crate::clock::{Clock, Timestamp};
+use crate::config::types::Hook;
+use crate::journal::Journal;
+
+/// What a registration is called in events.
+#[derive(Clone, Debug)]
+pub(super) struct Label {
+    pub(super) registry: Arc<str>,
+    pub(super) service: Arc<str>,
+    /// `host:port`.
+    pub(super) address: Arc<str>,
+}
+
+/// What a driver starts with.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) label: Label,
+    pub(super) registrar: Arc<dyn Registrar>,
+    /// How the app stands.
+    pub(super) health: watch::Receiver<AppHealth>,
+    /// Becomes true when the registration is to end.
+    pub(super) leave: watch::Receiver<bool>,
+    /// The same instance with other metadata, say.
+    pub(super) changes: mpsc::UnboundedReceiver<Arc<dyn Registrar>>,
+    pub(super) pre_register: Option<Hook>,
+    pub(super) post_register: Option<Hook>,
+    pub(super) view: watch::Sender<View>,
+    pub(super) clock: Clock,
+    pub(super) journal: Journal,
+    pub(super) seed: u64,
+}
+
+/// Runs until nothing of the registration is left.
+pub(super) async fn run(start: Start) {
+    let machine = Machine::new(start.registrar.rhythm(), start.clock.now());
+    let driver = Driver {
+        machine,
+        rng: fastrand::Rng::with_seed(start.seed),
+        calls: JoinSet::new(),
+        losses: start.registrar.losses(),
+        prepared: start.pre_register.is_none(),
+        start,
+    };
+    driver.run().await;
+}
+
+struct Driver {
+    start: Start,
+    machine: Machine,
+    rng: fastrand::Rng,
+    calls: JoinSet<(Action, Outcome)>,
+    losses: Option<watch::Receiver<u64>>,
+    /// The hook before the first registration was run, and succeeded.
+    prepared: bool,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        self.wish();
+        while !self.machine.is_over() {
+            while let Some(action) = self.machine.begin(self.now(), &mut self.rng) {
+                self.call(action);
+            }
+            self.show(None);
+            let due = self.machine.due().unwrap_or(Timestamp::MAX);
+            let due = self.start.clock.instant(due);
+            tokio::select! {
+                Some(ended) = self.calls.join_next(), if !self.calls.is_empty() => {
+                    self.ended(ended);
+                }
+                changed = self.start.health.changed() => match changed {
+                    Ok(()) => self.wish(),
+                    Err(_) => return,
+                },
+                changed = self.start.leave.changed() => match changed {
+                    Ok(()) => self.wish(),
+                    // The process ends without an order: the lease does the rest (G13).
+                    Err(_) => return,
+                },
+                Some(registrar) = self.start.changes.recv() => {
+                    self.losses = registrar.losses();
+                    self.start.registrar = registrar;
+                    self.machine.changed(self.now());
+                }
+                () = lost(&mut self.losses) => {
+                    let change = self.machine.lost(self.now(), &mut self.rng);
+                    self.tell(change);
+                }
+                () = tokio::time::sleep_until(due) => {}
+            }
+        }
+        self.start.view.send_modify(|view| view.over = true);
+    }
+
+    fn now(&self) -> Timestamp {
+        self.start.clock.now()
+    }
+
+    fn wish(&mut self) {
+        let wish = match *self.start.leave.borrow_and_update() {
+            true => Wish::Gone,
+            false => Wish::Listed(self.start.health.borrow_and_update().standing),
+        };
+        self.machine.wish(wish, self.now());
+    }
+
+    fn call(&mut self, action: Action) {
+        let registrar = Arc::clone(&self.start.registrar);
+        let registers = matches!(action, Action::Register(_)) && !self.prepared;
+        let hook = self.start.pre_register.clone().filter(|_| registers);
+        self.calls.spawn(async move {
+            if let Some(hook) = hook
+                && let Err(error) = hooks::run(&hook).await
+            {
+                return (
+                    action,
+                    Outcome::Failed(format!("hooks.pre_register: {error}")),
+                );
+            }
+            let call = match action {
+                Action::Register(standing) => registrar.register(standing),
+                Action::Beat(beat) => registrar.beat(beat),
+                Action::Withdraw => registrar.withdraw(),
+                Action::Deregister => registrar.deregister(),
+                Action::Observe => registrar.observe(),
+            };
+            (action, call.await)
+        });
+    }
+
+    fn ended(&mut self, ended: Result<(Action, Outcome), tokio::task::JoinError>) {
+        let (action, outcome) = match ended {
+            Ok(ended) => ended,
+            Err(error) => {
+                // A call that panicked; without its action nothing can be said of it.
+                warn!(%error, "a call to a registry broke off");
+                return;
+            }
+        };
+        debug!(registry = %self.start.label.registry, ?action, ?outcome, "registration");
+        if let (Action::Register(_), Outcome::Accepted(_)) = (action, &outcome) {
+            self.prepared = true;
+        }
+        self.show(Some((action, &outcome)));
+        let now = self.now();
+        let change = self.machine.done(action, outcome, now, &mut self.rng);
+        self.tell(change);
+    }
+
+    /// Brings the view up to date.
+    fn show(&self, ended: Option<(Action, &Outcome)>) {
+        let now = self.now();
+        let machine = &self.machine;
+        self.start.view.send_if_modified(|view| {
+            let before = view.clone();
+            if let Some((action, outcome)) = ended {
+                view.count(action, outcome, now);
+            }
+            view.up = machine.is_up();
+            view.told = machine.told().map_or(Told::Nothing, Told::from);
+            view.interval = machine.interval();
+            *view != before
+        });
+    }
+
+    fn tell(&mut self, change: Option<Change>) {
+        let Some(change) = change else { return };
+        let Label {
+            registry,
+            service,
+            address,
+        } = self.start.label.clone();
+        let mut fields = vec![
+            ("registry", json!(&*registry)),
+            ("service", json!(&*service)),
+            ("address", json!(&*address)),
+        ];
+        let journal = self.start.journal.clone();
+        match change {
+            Change::Registered { again } => {
+                fields.push(("again", json!(again)));
+                let word = if again {
+                    "registered again"
+                } else {
+                    "registered"
+                };
+                let msg = format!("{word} {service} at {address} with {registry}");
+                journal.emit("registered", fields, msg);
+                if let Some(hook) = self.start.post_register.take() {
+                    tokio::spawn(async move {
+                        if let Err(error) = hooks::run(&hook).await {
+                            warn!(%service, %error, "hooks.post_register failed");
+                        }
+                    });
+                }
+            }
+            Change::Deregistered => {
+                let msg = format!("deregistered {service} at {address} from {registry}");
+                journal.emit("deregistered", fields, msg);
+            }
+            Change::Failing { action, why } => {
+                let call = match action {
+                    Action::Register(_) => "register",
+                    Action::Beat(_) => "beat",
+                    Action::Withdraw => "withdraw",
+                    Action::Deregister => "deregister",
+                    Action::Observe => "observe",
+                };
+                fields.push(("call", json!(call)));
+                fields.push(("error", json!(why)));
+                let msg = format!("{registry} did not take the {call} of {service}: {why}");
+                journal.emit("heartbeat_failed", fields, msg);
+            }
+            Change::Withdrawn => {
+                info!(%registry, %service, %address, "the instance takes no traffic now");
+            }
+            Change::Forgotten => {
+                warn!(%registry, %service, %address, "the registry does not know the instance any more");
+            }
+            Change::BeatsAgain => {
+                info!(%registry, %service, %address, "the registry takes heartbeats again");
+            }
+        }
+    }
+}
+
+/// When the registry loses what it was told; never where that cannot be.
+async fn lost(losses: &mut Option<watch::Receiver<u64>>) {
+    let changed = match losses {
+        Some(losses) => losses.changed().await,
+        None => std::future::pending().await,
+    };
+    if changed.is_err() {
+        *losses = None;
+    }
+}
