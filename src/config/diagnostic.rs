@@ -117,8 +117,10 @@ impl Diagnostic {
     }
 }
 
-/// The line up to the value of a key that sounds like a secret, which is never printed.
+/// The line up to the value of a key that sounds like a secret, which is never printed; nor are user
+/// and password in a URL.
 fn mask_secret(text: &str) -> String {
+    let text = &mask_user_info(text);
     let mut shown = String::new();
     for (n, part) in text.split(':').enumerate() {
         if n > 0 {
@@ -140,6 +142,28 @@ fn mask_secret(text: &str) -> String {
         shown.push_str(part);
     }
     shown
+}
+
+/// `http://***********@host`, as long as it was, so that carets stay where they belong.
+fn mask_user_info(text: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("://") {
+        shown.push_str(before);
+        shown.push_str("://");
+        let end = after.find(|c: char| "/\"' ,]".contains(c));
+        let (authority, tail) = after.split_at(end.unwrap_or(after.len()));
+        match authority.rsplit_once('@') {
+            Some((user, host)) => {
+                shown.extend(user.chars().map(|_| '*'));
+                shown.push('@');
+                shown.push_str(host);
+            }
+            None => shown.push_str(authority),
+        }
+        rest = tail;
+    }
+    shown + rest
 }
 
 /// In the style of rustc: message, place, snippet with carets, help.
@@ -277,6 +301,10 @@ mod tests {
             ),
             ("password_file: /run/x", "password_file: /run/x"),
             ("a: b:c", "a: b:c"),
+            (
+                "s: [\"http://u:p@h:1/x@y\", 'https://h', ftp://me@h]",
+                "s: [\"http://***@h:1/x@y\", 'https://h', ftp://**@h]",
+            ),
         ] {
             assert_eq!(mask_secret(text), want);
         }

@@ -131,6 +131,11 @@ fn tls(parent: &Map<'_>) -> RegistryTls {
 fn url(field: &Field<'_>, default: &str) -> Option<String> {
     field.convert(Code::ADDRESS, |text| {
         let help = "write `http://host:port` or `https://host:port`".to_owned();
+        let authority = text.split_once("://").map_or(text, |(_, rest)| rest);
+        if authority.split('/').next().is_some_and(|a| a.contains('@')) {
+            let what = "user and password do not belong in the URL".to_owned();
+            return Err((what, "use `username` and `password_file`".to_owned()));
+        }
         let full = if text.contains("://") {
             text.to_owned()
         } else {
@@ -146,13 +151,6 @@ fn url(field: &Field<'_>, default: &str) -> Option<String> {
         let host = uri.host().unwrap_or_default();
         if host.is_empty() || uri.query().is_some() {
             return Err((format!("`{text}` is not the URL of a server"), help));
-        }
-        if uri.authority().is_some_and(|a| a.as_str().contains('@')) {
-            let help = "use `username` and `password_file`".to_owned();
-            return Err((
-                "user and password do not belong into the URL".to_owned(),
-                help,
-            ));
         }
         Ok(full.trim_end_matches('/').to_owned())
     })
