@@ -11,7 +11,8 @@ use percent_encoding::percent_decode_str;
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::{
-    api, bundle, config, events, history, lifecycle, openapi, overrides, registrations, registry, services,
+    api, bundle, config, events, history, lifecycle, openapi, overrides, registrations, registry,
+    services,
 };
 use crate::config::suggest::nearest;
 
