@@ -19,7 +19,7 @@ use http::HeaderValue;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
-use self::ending::{End, Ending, open_connections};
+use self::ending::{End, Ending, end_when_fatal, open_connections};
 use self::workers::start_workers;
 use crate::access_log::AccessLog;
 use crate::admin;
@@ -29,7 +29,7 @@ use crate::control::plane::{ConfigInputs, Plane, PlaneStart};
 use crate::control::reload::ReloadWish;
 use crate::control::watch::WatchList;
 use crate::control::{ControlHandle, Facts};
-use crate::drain::{Asked, Lifecycle, Stop};
+use crate::drain::Lifecycle;
 use crate::journal::Journal;
 use crate::listener::bind::{self, BindError, Bound};
 use crate::log::LogControl;
@@ -361,24 +361,6 @@ impl App {
             tracing::warn!(%warning, "one address family of localhost is not served");
         }
     }
-}
-
-/// Ends the process at once when a registration with `fail_fast` fails. What is returned holds why.
-fn end_when_fatal(
-    mut fatal: watch::Receiver<Option<String>>,
-    lifecycle: Lifecycle,
-) -> watch::Receiver<Option<String>> {
-    let problem = fatal.clone();
-    tokio::spawn(async move {
-        if fatal.wait_for(Option::is_some).await.is_ok() {
-            let by = Asked {
-                actor: "registration".to_owned(),
-                note: None,
-            };
-            lifecycle.ask(Stop::Now, by);
-        }
-    });
-    problem
 }
 
 /// What admin and telemetry need of the configuration, kept current.

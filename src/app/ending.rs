@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::config::types::Config;
 use crate::control::ControlHandle;
-use crate::drain::{Lifecycle, Stage, Stop};
+use crate::drain::{Asked, Lifecycle, Stage, Stop};
 use crate::journal::Journal;
 use crate::worker::{DrainPhase, Shared};
 
@@ -98,4 +98,22 @@ pub(super) fn open_connections(shared: &Shared) -> u64 {
         .iter()
         .map(|c| c.app_connections.load(Relaxed))
         .sum()
+}
+
+/// Ends the process at once when a registration with `fail_fast` fails. What is returned holds why.
+pub(super) fn end_when_fatal(
+    mut fatal: watch::Receiver<Option<String>>,
+    lifecycle: Lifecycle,
+) -> watch::Receiver<Option<String>> {
+    let problem = fatal.clone();
+    tokio::spawn(async move {
+        if fatal.wait_for(Option::is_some).await.is_ok() {
+            let by = Asked {
+                actor: "registration".to_owned(),
+                note: None,
+            };
+            lifecycle.ask(Stop::Now, by);
+        }
+    });
+    problem
 }

@@ -221,7 +221,8 @@ impl Plane {
         plane.apply_services(&PolicyChange::default());
         plane.follow_default_names();
         plane.publish();
-        plane.registrations.apply(&plane.config, &plane.embedded);
+        let embedded = plane.registries.embedded();
+        plane.registrations.apply(&plane.config, &embedded);
         plane
     }
 
@@ -242,7 +243,7 @@ impl Plane {
                 Some(loaded) = self.loads_done.recv() => self.loaded(*loaded),
                 _ = tidy.tick() => {
                     self.forget_idle();
-                    self.registrations.retry(&self.config, &self.embedded);
+                    self.registrations.retry(&self.config, &self.registries.embedded());
                 }
             }
         }

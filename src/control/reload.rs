@@ -208,7 +208,8 @@ impl Plane {
         self.apply_services(&change);
         self.follow_default_names();
         self.publish();
-        self.registrations.apply(&self.config, &self.embedded);
+        let embedded = self.registries.embedded();
+        self.registrations.apply(&self.config, &embedded);
         self.journal.configure(&self.config.telemetry.events);
         self.config_changes.send_replace(Arc::clone(&self.config));
         self.reload.last_ok = self.config.policies.rejected.is_empty();

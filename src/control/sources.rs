@@ -152,6 +152,14 @@ impl Registries {
         }
     }
 
+    /// Those in this process, by name.
+    pub(super) fn embedded(&self) -> BTreeMap<Arc<str>, EmbeddedRegistry> {
+        let own = |(name, live): (&Arc<str>, &LiveRegistry)| {
+            Some((Arc::clone(name), live.embedded.clone()?))
+        };
+        self.live.iter().filter_map(own).collect()
+    }
+
     pub(super) fn get(&self, name: &str) -> Option<&LiveRegistry> {
         self.live.get(name)
     }

@@ -3,11 +3,12 @@
 //! Next: `registration/driver.rs` (one of them), `registration/client.rs` (one registry).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
 
 use super::advertise;
 use super::app_check::{self, AppHealth};
@@ -49,6 +50,8 @@ struct Live {
     view: watch::Receiver<View>,
     leave: watch::Sender<bool>,
     changes: mpsc::UnboundedSender<Arc<dyn Registrar>>,
+    /// Its driver.
+    task: Option<AbortHandle>,
     /// Why it could not be started.
     problem: Option<String>,
 }
@@ -94,7 +97,10 @@ pub struct Registrations {
     unchecked: watch::Sender<AppHealth>,
     /// Why the process has to end: a registration with `fail_fast` failed.
     fatal: watch::Sender<Option<String>>,
-    left_at: Option<Timestamp>,
+    /// All are to end, and nothing starts any more.
+    ending: bool,
+    /// When all were off their lists.
+    left_at: Arc<OnceLock<Timestamp>>,
     /// Beats of registrations that are gone, taken and not taken, by registry.
     past: BTreeMap<Arc<str>, (u64, u64)>,
 }
@@ -115,7 +121,8 @@ impl Registrations {
                 message: Arc::from("no check is configured"),
             }),
             fatal: watch::Sender::new(None),
-            left_at: None,
+            ending: false,
+            left_at: Arc::default(),
             past: BTreeMap::new(),
         }
     }
@@ -128,7 +135,7 @@ impl Registrations {
     /// Starts what is new, changes what changed, ends what is gone. After [`Self::leave`] nothing
     /// starts any more.
     pub fn apply(&mut self, config: &Config, embedded: &BTreeMap<Arc<str>, EmbeddedRegistry>) {
-        if self.left_at.is_some() {
+        if self.ending {
             return;
         }
         self.refresh_clients(config, embedded);
@@ -172,15 +179,17 @@ impl Registrations {
     /// ten seconds.
     pub fn leave(&mut self) -> impl Future<Output = Left> + Send + use<> {
         let clock = self.clock;
-        let left_at = *self.left_at.get_or_insert_with(|| clock.now());
+        let left_at = Arc::clone(&self.left_at);
+        self.ending = true;
         let mut views = Vec::new();
         let mut wait = Duration::ZERO;
+        self.leaving.retain(|live| !live.is_over());
         for live in self.live.iter().chain(&self.leaving) {
             live.leave.send_replace(true);
             if live.view.borrow().last_success.is_some() {
                 wait = wait.max(live.deregister_wait);
             }
-            if live.problem.is_none() {
+            if !live.is_over() {
                 views.push(live.view.clone());
             }
         }
@@ -196,7 +205,7 @@ impl Registrations {
             Left {
                 registrations,
                 unfinished,
-                wait: (left_at + wait).since(clock.now()),
+                wait: (*left_at.get_or_init(|| clock.now()) + wait).since(clock.now()),
             }
         }
     }
@@ -232,7 +241,7 @@ impl Registrations {
     fn retire(&mut self, gone: Live) {
         gone.leave.send_replace(true);
         count(&mut self.past, &gone);
-        self.leaving.retain(|live| !live.view.borrow().over);
+        self.leaving.retain(|live| !live.is_over());
         if gone.problem.is_none() {
             self.leaving.push(gone);
         }
@@ -302,8 +311,10 @@ impl Registrations {
         let (view, seen) = watch::channel(View::default());
         let (leave, leaves) = watch::channel(false);
         let (changes, changed) = mpsc::unbounded_channel();
-        let old = before.as_ref().filter(|live| live.problem.is_none());
-        let old = old.map(|live| live.view.clone());
+        let old = before.as_ref().and_then(|live| {
+            let task = live.task.clone()?;
+            Some((live.view.clone(), task))
+        });
         if let Some(before) = before {
             self.retire(before);
         }
@@ -314,6 +325,7 @@ impl Registrations {
             )
             .into(),
             deregister_wait: Duration::ZERO,
+            task: None,
             problem: None,
             view: seen,
             key,
@@ -353,14 +365,18 @@ impl Registrations {
             journal: self.journal.clone(),
             seed: self.rng.u64(..),
         };
-        tokio::spawn(async move {
-            // The same instance with other settings: the old one goes first.
-            if let Some(mut old) = old {
-                let gone = old.wait_for(|view| view.over);
-                let _late = tokio::time::timeout(LEAVE_PATIENCE, gone).await;
+        let task = tokio::spawn(async move {
+            // The same instance with other settings: the old one goes first. Where its registry does
+            // not answer any more it is given up, so that it takes nothing off the list later.
+            if let Some((mut view, task)) = old {
+                let gone = view.wait_for(|view| view.over);
+                if tokio::time::timeout(LEAVE_PATIENCE, gone).await.is_err() {
+                    task.abort();
+                }
             }
             driver::run(start).await;
         });
+        live.task = Some(task.abort_handle());
         if live.register.fail_fast {
             tokio::spawn(watch_first(
                 live.key.clone(),
@@ -387,6 +403,11 @@ impl Registrations {
 }
 
 impl Live {
+    /// Whether nothing of it is left.
+    fn is_over(&self) -> bool {
+        self.task.as_ref().is_none_or(AbortHandle::is_finished)
+    }
+
     fn is_same(&self, register: &Register, client: &Arc<Client>) -> bool {
         self.problem.is_none() && self.register == *register && Arc::ptr_eq(&self.client, client)
     }

@@ -232,6 +232,15 @@ fn a_reload_touches_what_changed_and_nothing_else() {
     let shown = registrations(&proxy);
     assert_eq!(shown["registrations"][0]["address"], "127.0.0.1:8081");
     assert_eq!(shown["registrations"].as_array().unwrap().len(), 1);
+    let before = calls(&home).len();
+    let (top, _) = text.split_once("  register:").unwrap();
+    proxy.reload(&format!("{top}services:\n"));
+    eventually("removed", || {
+        let last = calls(&home).split_off(before);
+        last.iter().any(|call| call == "DELETE")
+    });
+    let shown = registrations(&proxy);
+    assert!(shown["registrations"].as_array().unwrap().is_empty());
 }
 
 #[test]
@@ -268,4 +277,19 @@ fn hooks_run_before_and_after() {
     std::fs::write(&before, "").unwrap();
     proxy.wait_for_event("registered");
     eventually("the other hook", || std::path::Path::new(&after).exists());
+}
+
+#[test]
+fn the_registry_of_its_own_process_needs_no_connection() {
+    let kind = "e: {kind: embedded, listen: \"127.0.0.1:0\", beat_interval: 1s, unhealthy_after: 2s, remove_after: 3s}";
+    let proxy = app(kind, "e", 8080, ", weight: 3").start();
+    let at = proxy.listener("registry:e");
+    proxy.wait_for_event("registered");
+    let beats = |n| proxy.metric("outrigger_heartbeats_total", &["result=\"ok\""]) >= n;
+    eventually("beats beyond the removal", || beats(5));
+    let hosts = listed(at);
+    assert_eq!((hosts.len(), &hosts[0]["weight"]), (1, &3.0.into()));
+    let said = outrigger(&proxy, &["drain", "--deregister-only"]);
+    assert!(said.contains("off the lists"), "{said}");
+    assert!(listed(at).is_empty());
 }

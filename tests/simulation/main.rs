@@ -3,4 +3,5 @@
 mod detector;
 #[cfg(test)]
 mod polling;
+#[cfg(test)]
 mod registration;

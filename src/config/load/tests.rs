@@ -130,12 +130,15 @@ fn a_flag_outranks_a_variable_and_that_the_file() {
 
 #[test]
 fn a_bad_variable_is_named() {
-    let env = env(&[("OUTRIGGER_WORKERS", "many"), ("OUTRIGGER_CACHE_DIR", "x")]);
+    let env = env(&[
+        ("OUTRIGGER_WORKERS", "many"),
+        ("OUTRIGGER_DEBUG_HEADERS", "x"),
+    ]);
     let loaded = parse_str("", "m.yaml", &env, None);
     let text = loaded.diagnostics.to_string();
     assert!(loaded.config.is_none());
     assert!(
-        text.contains("--> OUTRIGGER_WORKERS") && text.contains("`cache_dir` is not sup"),
+        text.contains("--> OUTRIGGER_WORKERS") && text.contains("`debug_headers` is not sup"),
         "{text}"
     );
 }
