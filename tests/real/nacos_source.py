@@ -462,4 +462,5 @@ def main():
     sys.exit(1 if run.report.failed else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
