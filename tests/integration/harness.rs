@@ -72,12 +72,6 @@ impl Stopwatch {
     }
 }
 
-/// Milliseconds that all threads of the tests share, in twelve digits.
-pub(crate) fn wall_ms() -> u128 {
-    static ORIGIN: std::sync::OnceLock<Stopwatch> = std::sync::OnceLock::new();
-    ORIGIN.get_or_init(Stopwatch::start).ms()
-}
-
 /// Bytes as text, one char per byte, so that nothing is lost.
 pub(crate) fn latin1(bytes: &[u8]) -> String {
     bytes.iter().map(|b| char::from(*b)).collect()
