@@ -10,6 +10,7 @@
 mod cache;
 mod combine;
 mod consul;
+mod dns;
 mod embedded;
 mod file;
 mod handle;

@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use super::cache::Cache;
 use super::consul::ConsulSource;
+use super::dns::DnsSource;
 use super::embedded::EmbeddedSource;
 use super::file::FileSource;
 use super::nacos::NacosSource;
@@ -40,13 +41,13 @@ pub fn start(config: &Registry, deps: Deps) -> RegistryHandle {
         RegistryKind::Nacos(nacos) => {
             Arc::new(NacosSource::new(nacos, config, deps.clock, deps.seed))
         }
+        RegistryKind::Dns(dns) => Arc::new(DnsSource::new(dns, config, deps.seed)),
         RegistryKind::Consul(consul) => {
             Arc::new(ConsulSource::new(consul, config, deps.clock, deps.seed))
         }
-        RegistryKind::Eureka(_)
-        | RegistryKind::Kubernetes(_)
-        | RegistryKind::Dns(_)
-        | RegistryKind::Zookeeper(_) => Arc::new(NotYet),
+        RegistryKind::Eureka(_) | RegistryKind::Kubernetes(_) | RegistryKind::Zookeeper(_) => {
+            Arc::new(NotYet)
+        },
     };
     RegistryHandle::new(shared, source)
 }
