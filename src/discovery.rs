@@ -20,6 +20,7 @@ pub mod schedule;
 mod source;
 mod stats;
 mod subscription;
+mod zookeeper;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -444,6 +444,8 @@ fn connections_are_opened_in_few_places() {
         "cli/check/preflight.rs",
         // The control plane: registries, the admin listener.
         "http_client.rs",
+        // The session of a ZooKeeper.
+        "discovery/zookeeper/connection.rs",
         // Whether anybody still listens on the file of a Unix socket.
         "listener/bind.rs",
     ];
