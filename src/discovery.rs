@@ -12,6 +12,7 @@ mod combine;
 mod consul;
 mod dns;
 mod embedded;
+mod eureka;
 mod file;
 mod handle;
 pub mod merge;

@@ -12,6 +12,7 @@ use super::combine::combine;
 use super::consul::ConsulSource;
 use super::dns::DnsSource;
 use super::embedded::EmbeddedSource;
+use super::eureka::EurekaSource;
 use super::file::FileSource;
 use super::nacos::NacosSource;
 use super::source::{Listing, Source, Task};
@@ -48,10 +49,13 @@ pub fn start(config: &Registry, deps: Deps) -> RegistryHandle {
             zookeeper, config, deps.clock, deps.seed,
         )),
         RegistryKind::Dns(dns) => Arc::new(DnsSource::new(dns, config, deps.seed)),
+        RegistryKind::Eureka(eureka) => {
+            Arc::new(EurekaSource::new(eureka, config, deps.clock, deps.seed))
+        }
         RegistryKind::Consul(consul) => {
             Arc::new(ConsulSource::new(consul, config, deps.clock, deps.seed))
         }
-        RegistryKind::Eureka(_) | RegistryKind::Kubernetes(_) => Arc::new(NotYet),
+        RegistryKind::Kubernetes(_) => Arc::new(NotYet),
     };
     RegistryHandle::new(shared, source)
 }
