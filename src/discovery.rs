@@ -10,7 +10,9 @@
 mod cache;
 mod combine;
 mod consul;
+mod dns;
 mod embedded;
+mod eureka;
 mod file;
 mod handle;
 pub mod merge;
@@ -19,6 +21,7 @@ pub mod schedule;
 mod source;
 mod stats;
 mod subscription;
+mod zookeeper;
 
 use std::collections::BTreeMap;
 use std::fmt;

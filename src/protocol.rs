@@ -1,5 +1,6 @@
 //! Wire formats, as pure codecs: bytes in, messages out. No socket, no task, no clock.
 
+pub mod dubbo_registry;
 pub mod http1;
-
 pub mod nacos;
+pub mod zookeeper;

@@ -26,6 +26,8 @@ pub enum Rule {
     Host,
     /// The same, by the service's name.
     HostName,
+    /// The host is one of `passthrough.hosts`.
+    Passthrough,
     /// The first path segment under a loopback Host.
     PathPrefix,
 }
@@ -36,7 +38,7 @@ impl Rule {
         match self {
             Self::Port => "the service's own port",
             Self::Header => "rule 1: header x-outrigger-upstream names the service",
-            Self::Host | Self::HostName => "rule 2: the host names the service",
+            Self::Host | Self::HostName | Self::Passthrough => "rule 2: the host names the service",
             Self::PathPrefix => "rule 3: the first path segment names the service",
         }
     }
@@ -48,6 +50,7 @@ impl Rule {
             Self::Header => "rule 1: header x-outrigger-upstream",
             Self::Host => "rule 2: the host is listed under services.*.hosts",
             Self::HostName => "rule 2: the host is the service's name",
+            Self::Passthrough => "rule 2: the host is one of passthrough.hosts",
             Self::PathPrefix => "rule 3: loopback host, first path segment is the service",
         }
     }
@@ -73,6 +76,8 @@ pub struct Missed {
     pub rule: Rule,
     /// As in [`Found::strip`].
     pub strip: usize,
+    /// The host that was asked for, with its port, where it could be that of another machine.
+    pub host: Option<String>,
 }
 
 /// Applies the rules. `authority` is that of the request, checked by the caller.
@@ -108,7 +113,11 @@ pub fn route_unnamed(
                 strip: 0,
             });
         }
-        return by_name(table, service_part(authority.host()), Rule::HostName, 0);
+        let name = service_part(authority.host());
+        return by_name(table, name, Rule::HostName, 0).map_err(|missed| Missed {
+            host: Some(authority.text().to_owned()),
+            ..missed
+        });
     }
     let path = parts.uri.path();
     let rest = path.strip_prefix('/').unwrap_or_default();
@@ -136,6 +145,7 @@ fn by_name(table: &RouteTable, name: &str, rule: Rule, strip: usize) -> Result<F
         name: decoded.into_owned(),
         rule,
         strip,
+        host: None,
     })
 }
 

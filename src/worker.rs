@@ -63,8 +63,10 @@ pub enum DrainPhase {
 /// A name that is not in the table: control looks it up in the default registry.
 #[derive(Debug)]
 pub struct Lookup {
-    /// As in `router::Missed::name`.
+    /// As in `router::Missed::name`, or `host:port` of a host of `passthrough.hosts`.
     pub name: String,
+    /// Whether it is a host of `passthrough.hosts`.
+    pub passthrough: bool,
     /// The answer.
     pub reply: oneshot::Sender<LookupAnswer>,
 }

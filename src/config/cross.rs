@@ -7,9 +7,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::diagnostic::{Code, Place};
+use super::dns_name::{DnsName, DnsNameError};
 use super::document::Node;
 use super::parse::address::collide;
 use super::parse::reader::{Context, Field, list};
+use super::passthrough::PASSTHROUGH_REGISTRY;
 use super::suggest;
 use super::types::{Config, Listen, Register, RegistryKind, Service, grpc_port};
 
@@ -51,6 +53,8 @@ impl Places<'_, '_> {
 /// Reports everything that does not fit together.
 pub(crate) fn check(config: &Config, places: &Places<'_, '_>) {
     registries(config, places);
+    dns_names(config, places);
+    passthrough(config, places);
     addresses(config, places);
     hosts(config, places);
     aliases(config, places);
@@ -112,6 +116,45 @@ fn registries(config: &Config, places: &Places<'_, '_>) {
             message,
             help,
         );
+    }
+}
+
+/// What a DNS registry is asked for needs a port, or is the name of SRV records.
+fn dns_names(config: &Config, places: &Places<'_, '_>) {
+    for service in config.services.values() {
+        let names = match &service.registries[..] {
+            [] => &config.default_registries,
+            own => own,
+        };
+        let dns = names.iter().any(|name| {
+            let registry = config.registries.get(name);
+            registry.is_some_and(|r| matches!(r.kind, RegistryKind::Dns(_)))
+        });
+        if service.endpoints.is_some() || !dns {
+            continue;
+        }
+        let name = service.registry_name.as_ref().unwrap_or(&service.name);
+        if let Err(DnsNameError { what, help }) = DnsName::parse(name) {
+            let place = places.service(&service.name, "registry_name");
+            let message = format!("service `{}`: {what}", service.name);
+            places.context.report(Code::ADDRESS, &place, message, help);
+        }
+    }
+}
+
+/// Only a DNS registry can resolve hosts.
+fn passthrough(config: &Config, places: &Places<'_, '_>) {
+    if let Some(registry) = config.registries.get(PASSTHROUGH_REGISTRY)
+        && !config.passthrough.hosts.is_empty()
+        && !matches!(registry.kind, RegistryKind::Dns(_))
+    {
+        let message = format!(
+            "registry `{PASSTHROUGH_REGISTRY}` resolves `passthrough.hosts`, but is of kind `{}`",
+            registry.kind.word()
+        );
+        let help = "make it `kind: dns`, or give it another name";
+        let place = places.fixed("passthrough.hosts");
+        places.context.report(Code::ADDRESS, &place, message, help);
     }
 }
 

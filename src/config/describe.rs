@@ -107,6 +107,8 @@ const KEYS: &[(&str, &str)] = &[
         "auto_discover",
         "Whether names of the default registry are routable without being listed.",
     ),
+    ("passthrough", "Hosts outside any registry."),
+    ("passthrough.hosts", "Globs, resolved by DNS."),
     (
         "policies",
         "Ejection policy files: globs, relative to this file. Each file stands alone.",

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::endpoint::Endpoint;
 
+use super::passthrough::Passthrough;
 use super::settings::Inputs;
 
 mod register;
@@ -48,6 +49,8 @@ pub struct Config {
     pub discovery_wait: Duration,
     /// Whether names of the default registry are routable without being listed.
     pub auto_discover: bool,
+    /// Hosts outside any registry that may be reached.
+    pub passthrough: Passthrough,
     /// Limits towards the app and the instances.
     pub limits: Limits,
     /// The local application.

@@ -167,6 +167,10 @@ impl Plane {
             if stats.last_success.is_some() || stats.cached > 0 {
                 continue;
             }
+            if stats.subscriptions == 0 && !live.handle.can_list() {
+                // Nothing was asked of it.
+                continue;
+            }
             let in_process = matches!(
                 self.config
                     .registries
@@ -270,6 +274,12 @@ impl Plane {
                  path segment or x-outrigger-upstream"
                     .to_owned(),
             );
+            return;
+        }
+        let host = missed.host.as_deref();
+        if let Some(target) = host.and_then(|h| self.config.passthrough.target(h)) {
+            explanation.rule = router::Rule::Passthrough.describe().to_owned();
+            explanation.upstream = Some(target.to_string());
             return;
         }
         explanation.rule = missed.rule.would_be().to_owned();

@@ -59,6 +59,9 @@ impl Plane {
     /// Answers a worker's question for a name. The lists of the registries are read again for an
     /// unknown one, beside the loop.
     pub(super) fn look_up(&mut self, lookup: Lookup) {
+        if lookup.passthrough {
+            return self.pass_through(lookup);
+        }
         let lists = self.default_names();
         if lists.is_empty() {
             return answer(lookup, LookupAnswer::Unknown);
@@ -100,6 +103,15 @@ impl Plane {
         }
     }
 
+    /// A host of `passthrough.hosts`, by `host:port`.
+    fn pass_through(&mut self, lookup: Lookup) {
+        match self.config.passthrough.target(&lookup.name) {
+            Some(name) => self.discovered(&name, lookup),
+            // A reload took it out meanwhile.
+            None => answer(lookup, LookupAnswer::Unknown),
+        }
+    }
+
     fn discovered(&mut self, name: &Arc<str>, lookup: Lookup) {
         if !self.upstreams.contains_key(name) {
             let discovered = self.upstreams.values().filter(|u| u.discovered).count();
@@ -107,7 +119,7 @@ impl Plane {
                 tracing::warn!(%name, limit = MAX_DISCOVERED, "too many discovered upstreams");
                 return answer(lookup, LookupAnswer::Unknown);
             }
-            self.discover(name);
+            self.discover(name, lookup.passthrough);
         }
         let found = self.route_of(name);
         answer(

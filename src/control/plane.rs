@@ -19,6 +19,7 @@ use super::{ControlHandle, Question};
 use crate::clock::{self, Clock, Timestamp};
 use crate::config::digest::Digests;
 use crate::config::environment::Overrides;
+use crate::config::passthrough::PASSTHROUGH_REGISTRY;
 use crate::config::policy_select::{self, Query, policy_protocol};
 use crate::config::types::{Config, Service};
 use crate::discovery::NamesView;
@@ -282,8 +283,17 @@ impl Plane {
         }
         // Discovered ones stay as long as they may be discovered.
         for (name, live) in old {
-            if live.discovered && config.auto_discover && !config.default_registries.is_empty() {
-                let service = discovered_service(&config, &name);
+            if !live.discovered {
+                continue;
+            }
+            let service = if is_passthrough(&live) {
+                let stays = config.passthrough.target(&name).is_some();
+                stays.then(|| passthrough_service(&config, &name))
+            } else {
+                let stays = config.auto_discover && !config.default_registries.is_empty();
+                stays.then(|| discovered_service(&config, &name))
+            };
+            if let Some(service) = service {
                 self.apply_service(&name, &service, true, Some(live), change);
             }
         }
@@ -368,9 +378,13 @@ impl Plane {
         self.upstreams.insert(Arc::clone(name), live);
     }
 
-    /// A name of the default registry becomes an upstream.
-    pub(super) fn discover(&mut self, name: &Arc<str>) {
-        let service = discovered_service(&self.config, name);
+    /// A name of the default registry, or a host of `passthrough.hosts`, becomes an upstream.
+    pub(super) fn discover(&mut self, name: &Arc<str>, passthrough: bool) {
+        let service = if passthrough {
+            passthrough_service(&self.config, name)
+        } else {
+            discovered_service(&self.config, name)
+        };
         self.apply_service(name, &service, true, None, &PolicyChange::default());
         self.publish();
     }
@@ -471,6 +485,21 @@ fn discovered_service(config: &Config, name: &Arc<str>) -> Arc<Service> {
     service.name = Arc::clone(name);
     service.registries = Vec::new();
     Arc::new(service)
+}
+
+/// A host outside any registry: `host:port` is its name, its address in the DNS and its Host.
+fn passthrough_service(config: &Config, name: &Arc<str>) -> Arc<Service> {
+    let mut service = Service::clone(&config.defaults);
+    service.name = Arc::clone(name);
+    service.registries = vec![Arc::from(PASSTHROUGH_REGISTRY)];
+    service.registry_name = Some(Arc::clone(name));
+    service.hosts = vec![Arc::clone(name)];
+    Arc::new(service)
+}
+
+fn is_passthrough(live: &LiveUpstream) -> bool {
+    let registries = &live.route.settings.service.registries;
+    matches!(&registries[..], [only] if &**only == PASSTHROUGH_REGISTRY)
 }
 
 pub(super) fn rejected_lines(config: &Config) -> Vec<String> {

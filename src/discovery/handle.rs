@@ -8,16 +8,21 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::cache::Cache;
+use super::combine::combine;
 use super::consul::ConsulSource;
+use super::dns::DnsSource;
 use super::embedded::EmbeddedSource;
+use super::eureka::EurekaSource;
 use super::file::FileSource;
 use super::nacos::NacosSource;
 use super::source::{Listing, Source, Task};
 use super::stats::{Counters, RegistryStats};
 use super::subscription::{Failure, Subscription};
+use super::zookeeper::ZookeeperSource;
 use super::{Deps, NamesView, RegistryEvents, ServiceQuery, ServiceView};
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Registry, RegistryKind};
+use crate::protocol::dubbo_registry::nacos_names;
 
 /// Names are read again at least this often, where the registry does not tell of changes.
 const NAMES_PERIOD: Duration = Duration::from_secs(30);
@@ -40,13 +45,17 @@ pub fn start(config: &Registry, deps: Deps) -> RegistryHandle {
         RegistryKind::Nacos(nacos) => {
             Arc::new(NacosSource::new(nacos, config, deps.clock, deps.seed))
         }
+        RegistryKind::Zookeeper(zookeeper) => Arc::new(ZookeeperSource::new(
+            zookeeper, config, deps.clock, deps.seed,
+        )),
+        RegistryKind::Dns(dns) => Arc::new(DnsSource::new(dns, config, deps.seed)),
+        RegistryKind::Eureka(eureka) => {
+            Arc::new(EurekaSource::new(eureka, config, deps.clock, deps.seed))
+        }
         RegistryKind::Consul(consul) => {
             Arc::new(ConsulSource::new(consul, config, deps.clock, deps.seed))
         }
-        RegistryKind::Eureka(_)
-        | RegistryKind::Kubernetes(_)
-        | RegistryKind::Dns(_)
-        | RegistryKind::Zookeeper(_) => Arc::new(NotYet),
+        RegistryKind::Kubernetes(_) => Arc::new(NotYet),
     };
     RegistryHandle::new(shared, source)
 }
@@ -119,6 +128,25 @@ impl RegistryHandle {
 
     /// Follows a service; the task behind it ends when the receiver and all its clones are dropped.
     pub fn subscribe(&self, query: ServiceQuery) -> watch::Receiver<ServiceView> {
+        if !self.0.shared.config.kind.is_nacos() {
+            return self.subscribe_one(query);
+        }
+        // Dubbo's providers may be there under two names.
+        let names = nacos_names(&query.registry_name);
+        if names.len() < 2 {
+            return self.subscribe_one(query);
+        }
+        let views = names.into_iter().map(|name| {
+            let query = ServiceQuery {
+                registry_name: name.into(),
+                ..query.clone()
+            };
+            (self.name().clone(), self.subscribe_one(query))
+        });
+        combine(views.collect())
+    }
+
+    fn subscribe_one(&self, query: ServiceQuery) -> watch::Receiver<ServiceView> {
         let (sender, receiver) = watch::channel(ServiceView::default());
         let subscription = Subscription::new(self.0.shared.clone(), query, sender);
         drop(tokio::spawn(self.0.source.clone().follow(subscription)));

@@ -16,6 +16,7 @@ use super::{Ignored, ServiceQuery, ServiceView};
 use crate::clock::Timestamp;
 use crate::endpoint::{Endpoint, EndpointSet};
 use crate::http_client::servers::CallError;
+use crate::protocol::dubbo_registry::nacos_endpoint;
 
 /// A well-formed answer of a registry.
 #[derive(Debug, Default)]
@@ -112,8 +113,12 @@ impl Subscription {
         self.shared.answered(now);
         let skipped = answer.skipped;
         let health_unknown = answer.health_unknown;
+        let mut endpoints = answer.endpoints;
+        if self.shared.config.kind.is_nacos() {
+            endpoints = endpoints.into_iter().map(nacos_endpoint).collect();
+        }
         let set = EndpointSet {
-            endpoints: dedupe(answer.endpoints).into(),
+            endpoints: dedupe(endpoints).into(),
             health_unknown,
         };
         let offered = set.endpoints.len();

@@ -17,6 +17,7 @@ pub(super) fn own_port(snapshot: &Snapshot, name: &str) -> Result<Found, Missed>
             name: name.to_owned(),
             rule: Rule::Port,
             strip: 0,
+            host: None,
         })
 }
 
@@ -26,12 +27,21 @@ pub(super) async fn look_up(
     snapshot: &Snapshot,
     missed: &Missed,
 ) -> Result<Found, Refusal> {
-    let Missed { name, rule, strip } = missed;
+    let Missed {
+        name,
+        rule,
+        strip,
+        host,
+    } = missed;
     let config = &snapshot.config;
+    if let Some(target) = host.as_deref().and_then(|h| config.passthrough.target(h)) {
+        return pass_through(worker, snapshot, &target).await;
+    }
     if !name.is_empty() && config.auto_discover && !config.default_registries.is_empty() {
         let (reply, answered) = tokio::sync::oneshot::channel();
         let lookup = Lookup {
             name: name.clone(),
+            passthrough: false,
             reply,
         };
         let asked = worker.shared.lookups.send(lookup).await.is_ok();
@@ -67,6 +77,36 @@ pub(super) async fn look_up(
         let names: Vec<&str> = nearest.iter().map(|n| &**n).collect();
         format!("no service is called {name}; near: {}", names.join(", "))
     };
+    Err(Refusal::new(Reason::NoRoute, message))
+}
+
+/// A host of `passthrough.hosts`: its upstream is there, or control makes it.
+async fn pass_through(
+    worker: &Worker,
+    snapshot: &Snapshot,
+    target: &str,
+) -> Result<Found, Refusal> {
+    let found = |route| Found {
+        route,
+        rule: Rule::Passthrough,
+        strip: 0,
+    };
+    if let Some(route) = snapshot.table.by_name(target) {
+        return Ok(found(route));
+    }
+    let (reply, answered) = tokio::sync::oneshot::channel();
+    let lookup = Lookup {
+        name: target.to_owned(),
+        passthrough: true,
+        reply,
+    };
+    // Nothing is resolved for this answer: it comes at once unless control ends.
+    if worker.shared.lookups.send(lookup).await.is_ok()
+        && let Ok(LookupAnswer::Route(route)) = answered.await
+    {
+        return Ok(found(route));
+    }
+    let message = format!("{target} is not to be reached now: too many names are discovered");
     Err(Refusal::new(Reason::NoRoute, message))
 }
 

@@ -2,7 +2,7 @@
 //! raw sockets or frames on both sides. Further tests of a section's kind have no number. What a case
 //! counts as in an instance's window is in `windows`.
 //!
-//! Left out: PX-086 (bulkhead), PX-091 and PX-093 (DNS) and the part of PX-092 that has a port field of a
+//! Left out: PX-086 (bulkhead) and the part of PX-092 that has a port field of a
 //! registry are of features that are not built yet. `.ci/run` installs what PX-074 and PX-084 need.
 //!
 //! Scaled down: PX-058, PX-080 to PX-082 (tenths of the table's seconds), PX-061 (20 streams instead
@@ -25,6 +25,7 @@ mod k_reuse;
 mod l_http2;
 mod m_timeouts;
 mod n_lifecycle;
+mod o_dns;
 mod p_errors;
 mod settings;
 mod windows;

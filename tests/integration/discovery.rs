@@ -214,6 +214,41 @@ async fn the_nacos_source_follows_the_embedded_registry_and_survives_its_end() {
 }
 
 #[tokio::test]
+async fn row_32_dubbo_providers_under_both_names_are_one_set() {
+    let fake = FakeNacos::new();
+    let host = |ip: &str, weight: &str| {
+        serde_json::json!({"ip": ip, "port": 50051, "metadata":
+            {"category": "providers", "protocol": "tri", "weight": weight}})
+    };
+    let current = vec![host("10.0.0.1", "100"), host("10.0.0.2", "50")];
+    fake.set_hosts("DEFAULT_GROUP@@providers:X::", current);
+    let legacy = vec![host("10.0.0.2", "50"), host("10.0.0.3", "200")];
+    fake.set_hosts("DEFAULT_GROUP@@providers:X", legacy);
+    let servers = [fake.listen().await.unwrap()];
+    let handle = discovery::start(&registry(nacos(&servers), OnEmpty::Hold), deps());
+    for name in ["providers:X::", "providers:X"] {
+        let mut view = handle.subscribe(ServiceQuery::named(name));
+        until(
+            &mut view,
+            &["10.0.0.1:50051", "10.0.0.2:50051", "10.0.0.3:50051"],
+        )
+        .await;
+        let set = view.borrow().set.clone().unwrap();
+        let weights: Vec<u32> = set
+            .endpoints
+            .iter()
+            .map(|e| e.weight.thousandths())
+            .collect();
+        assert_eq!(weights, [1000, 500, 2000]);
+        assert!(
+            set.endpoints
+                .iter()
+                .all(|e| e.metadata["protocol"] == "grpc")
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_refused_port_sends_the_poll_to_the_other_server() {
     let dead = FakeNacos::new();
     let address = dead.listen().await.unwrap();

@@ -3,6 +3,7 @@
 //! where there is something to see.
 
 mod client;
+mod dns;
 mod frames;
 mod h2side;
 mod message;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use outrigger::clock::{Clock, Timestamp};
 
 pub(crate) use client::Client;
+pub(crate) use dns::{DnsStub, Says};
 pub(crate) use frames::{RawH2, flag, kind, literals};
 pub(crate) use h2side::{Call, H2Client, H2Stub, block_on, collect, request};
 pub(crate) use message::{Framing, Message};

@@ -17,6 +17,7 @@ use super::value::{Span, integer};
 use crate::config::cross;
 use crate::config::diagnostic::{Code, Place};
 use crate::config::document::Node;
+use crate::config::passthrough::{PASSTHROUGH_REGISTRY, Passthrough};
 use crate::config::types::{Config, Listen, PolicySet, Registry, Service};
 
 /// What the main file says, and the policy globs with their places.
@@ -33,7 +34,7 @@ pub(crate) struct MainFile {
 pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> MainFile {
     let map = Map::root(context, root, true);
     version(&map);
-    map.later(&["debug_headers", "passthrough"]);
+    map.later(&["debug_headers"]);
     let startup = map.child("startup");
     let registry_wait =
         startup.duration("registry_wait", Duration::from_secs(30), Span::ZERO_OR_MORE);
@@ -42,7 +43,7 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
     let defaults_map = map.child("defaults");
     let default_registry = defaults_map.registry_field(&[]);
     let defaults = Arc::new(defaults(defaults_map));
-    let (registries, registry_places) = registries(&map);
+    let (mut registries, registry_places) = registries(&map);
     let (services, service_places) = services(&map, &defaults);
     map.declare("policies", || {
         Shape::Text.one_or_more().default(DEFAULT_POLICIES)
@@ -55,6 +56,16 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
         Shape::word("auto").or(number).default("auto")
     });
     let (app, register_places) = app(map.child("app"), host_name);
+    let passthrough = passthrough(map.child("passthrough"));
+    let default_registries = match &defaults.registries[..] {
+        [] => only(&registries).into_iter().collect(),
+        some => some.to_vec(),
+    };
+    if !passthrough.hosts.is_empty() {
+        registries
+            .entry(Arc::from(PASSTHROUGH_REGISTRY))
+            .or_insert_with(Registry::passthrough);
+    }
     let config = Config {
         listen: listen_field
             .as_ref()
@@ -68,12 +79,10 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
         registry_wait,
         discovery_wait: map.duration("discovery_wait", discovery_wait, Span::ZERO_OR_MORE),
         auto_discover: map.boolean("auto_discover", true),
+        passthrough,
         limits: limits(map.child("limits")),
         app,
-        default_registries: match &defaults.registries[..] {
-            [] => only(&registries).into_iter().collect(),
-            some => some.to_vec(),
-        },
+        default_registries,
         registries,
         defaults,
         services,
@@ -186,6 +195,32 @@ fn services<'a>(map: &Map<'a>, defaults: &Service) -> Named<'a, Arc<Service>> {
         places.insert(Arc::from(name), field);
     }
     (found, places)
+}
+
+/// `passthrough`.
+fn passthrough(map: Map<'_>) -> Passthrough {
+    map.declare("hosts", || {
+        Shape::Pattern(r"^[^\s/@]+$")
+            .one_or_more()
+            .default(Vec::<String>::new())
+    });
+    let read = |text: &str| {
+        let help = "write a host, a host with a port, or a glob such as `*.example.com`".to_owned();
+        if text.trim_matches(['*', ':', '.']).is_empty() {
+            let what = format!("`{text}` would let everything through");
+            return Err((what, help));
+        }
+        if text.contains(|c: char| c.is_whitespace() || c.is_control() || "/@?#".contains(c)) {
+            return Err((format!("`{text}` is no host"), help));
+        }
+        Ok(Arc::from(text.to_ascii_lowercase()))
+    };
+    let hosts = map.field("hosts").and_then(|field| field.one_or_more());
+    let hosts = hosts.unwrap_or_default();
+    let hosts = hosts.iter().filter_map(|h| h.convert(Code::ADDRESS, read));
+    let hosts = hosts.collect();
+    map.finish();
+    Passthrough { hosts }
 }
 
 /// The only registry there is.

@@ -7,6 +7,7 @@ use super::reader::{Field, Map};
 use super::record::Shape;
 use super::value::{Span, words};
 use crate::config::diagnostic::Code;
+use crate::config::passthrough::PASSTHROUGH_REGISTRY;
 use crate::config::types::{
     Embedded, EmptyPolicy, Listen, OnEmpty, Registry, RegistryKind, RegistryTls, Secret,
 };
@@ -92,6 +93,17 @@ pub(crate) fn registry(name: &str, field: &Field<'_>) -> Option<Registry> {
         ))),
     };
     let tls = tls(&map);
+    let plain = RegistryTls {
+        enabled: tls.enabled,
+        ..RegistryTls::default()
+    };
+    if let (Some(RegistryKind::Dns(_) | RegistryKind::Zookeeper(_)), Some(field)) =
+        (&kind, map.field("tls"))
+        && tls != plain
+    {
+        let what = format!("registry `{name}` cannot be spoken to by TLS");
+        field.report(Code::NOT_YET, what, "remove it for now");
+    }
     map.finish();
     Some(Registry {
         name: Arc::from(name),
@@ -267,6 +279,19 @@ impl Embedded {
 }
 
 impl Registry {
+    /// The system's DNS, for `passthrough.hosts`.
+    pub(crate) fn passthrough() -> Self {
+        Self {
+            name: Arc::from(PASSTHROUGH_REGISTRY),
+            kind: RegistryKind::Dns(dns::builtin()),
+            empty: EmptyPolicy {
+                on_empty: OnEmpty::Hold,
+                ..Self::builtin().empty
+            },
+            ..Self::builtin()
+        }
+    }
+
     /// The embedded registry of a start without a file.
     pub(crate) fn builtin() -> Self {
         Self {

@@ -112,6 +112,11 @@ impl RegistryKind {
         }
     }
 
+    /// Whether its instances and names are those of Nacos.
+    pub fn is_nacos(&self) -> bool {
+        matches!(self, Self::Nacos(_) | Self::Embedded(_))
+    }
+
     /// Whether its health flags come from heart-beats: then "all unhealthy" is answered by using
     /// all that are enabled (G6).
     pub fn heartbeat(&self) -> bool {

@@ -48,6 +48,20 @@ impl Config {
         self
     }
 
+    /// A service of the only registry, under this name there.
+    pub(crate) fn registry_service(self, name: &str, there: &str, keys: &str) -> Self {
+        self.any_service(name, &format!("registry_name: \"{there}\"\n{keys}"))
+    }
+
+    /// A service with these keys, one a line.
+    pub(crate) fn any_service(mut self, name: &str, keys: &str) -> Self {
+        writeln!(self.services, "  {name}:").unwrap();
+        for key in keys.lines().map(str::trim).filter(|k| !k.is_empty()) {
+            writeln!(self.services, "    {key}").unwrap();
+        }
+        self
+    }
+
     /// A top-level line, e.g. `limits: {header_timeout: 1s}`.
     pub(crate) fn top(mut self, line: &str) -> Self {
         writeln!(self.top, "{line}").unwrap();

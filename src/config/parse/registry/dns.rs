@@ -8,10 +8,12 @@ use crate::config::diagnostic::Code;
 use crate::config::parse::reader::{Field, Map};
 use crate::config::parse::record::HOST;
 use crate::config::parse::value::Span;
-use crate::config::types::Dns;
+use crate::config::types::{Dns, IpFamily};
 
 /// The port of a server that names none.
 const PORT: u16 = 53;
+const MIN_TTL: Duration = Duration::from_secs(5);
+const MAX_TTL: Duration = Duration::from_secs(300);
 
 pub(super) fn dns(map: &Map<'_>) -> Dns {
     map.declare("servers", || {
@@ -19,8 +21,8 @@ pub(super) fn dns(map: &Map<'_>) -> Dns {
     });
     let servers = map.field("servers").and_then(|f| f.one_or_more());
     let servers = servers.unwrap_or_default();
-    let min_ttl = map.duration("min_ttl", Duration::from_secs(5), Span::POSITIVE);
-    let max_ttl = map.duration("max_ttl", Duration::from_secs(300), Span::POSITIVE);
+    let min_ttl = map.duration("min_ttl", MIN_TTL, Span::POSITIVE);
+    let max_ttl = map.duration("max_ttl", MAX_TTL, Span::POSITIVE);
     if min_ttl > max_ttl
         && let Some(field) = map.field("max_ttl").or_else(|| map.field("min_ttl"))
     {
@@ -34,6 +36,18 @@ pub(super) fn dns(map: &Map<'_>) -> Dns {
         tcp: map.boolean("tcp", false),
         min_ttl,
         max_ttl: max_ttl.max(min_ttl),
+    }
+}
+
+/// The system's DNS, as where nothing is written.
+pub(super) fn builtin() -> Dns {
+    Dns {
+        servers: Vec::new(),
+        ip_family: IpFamily::Auto,
+        search: false,
+        tcp: false,
+        min_ttl: MIN_TTL,
+        max_ttl: MAX_TTL,
     }
 }
 
