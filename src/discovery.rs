@@ -15,6 +15,7 @@ mod embedded;
 mod eureka;
 mod file;
 mod handle;
+mod kubernetes;
 pub mod merge;
 mod nacos;
 pub mod schedule;

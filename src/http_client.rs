@@ -69,7 +69,7 @@ pub const MAX_BODY: usize = 16 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// Broken off inside the body.
-    #[error("response body broken off: {0}")]
+    #[error("response body broken off: {}", with_causes(&**.0))]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The body is larger than allowed.
     #[error("response body is larger than {0} bytes")]
@@ -78,7 +78,7 @@ pub enum HttpError {
     #[error("cannot connect: {0}")]
     Connect(#[source] std::io::Error),
     /// Broken off, or not HTTP.
-    #[error("no usable response: {0}")]
+    #[error("no usable response: {}", with_causes(.0))]
     Http(#[source] hyper::Error),
     /// A stream from which nothing comes.
     #[error("silent for {0:?}")]
@@ -89,6 +89,20 @@ pub enum HttpError {
     /// No TLS: a file, a certificate, or the other side speaks something else.
     #[error("no TLS: {0}")]
     Tls(String),
+}
+
+/// An error with what is under it: alone it says "connection error" of a refused certificate.
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 /// A connection of any kind.

@@ -14,8 +14,9 @@ use super::dns::DnsSource;
 use super::embedded::EmbeddedSource;
 use super::eureka::EurekaSource;
 use super::file::FileSource;
+use super::kubernetes::KubernetesSource;
 use super::nacos::NacosSource;
-use super::source::{Listing, Source, Task};
+use super::source::Source;
 use super::stats::{Counters, RegistryStats};
 use super::subscription::{Failure, Subscription};
 use super::zookeeper::ZookeeperSource;
@@ -55,7 +56,9 @@ pub fn start(config: &Registry, deps: Deps) -> RegistryHandle {
         RegistryKind::Consul(consul) => {
             Arc::new(ConsulSource::new(consul, config, deps.clock, deps.seed))
         }
-        RegistryKind::Kubernetes(_) => Arc::new(NotYet),
+        RegistryKind::Kubernetes(kubernetes) => Arc::new(KubernetesSource::new(
+            kubernetes, config, deps.clock, deps.seed,
+        )),
     };
     RegistryHandle::new(shared, source)
 }
@@ -311,22 +314,5 @@ async fn follow_names(inner: Arc<Inner>) {
             }
             () = due => {}
         }
-    }
-}
-
-/// A kind that is refused by the parser so far.
-#[derive(Debug)]
-struct NotYet;
-
-impl Source for NotYet {
-    fn follow(self: Arc<Self>, mut subscription: Subscription) -> Task {
-        Box::pin(async move {
-            subscription.failed(&Failure::Refused("not supported yet".to_owned()));
-            subscription.closed().await;
-        })
-    }
-
-    fn names(self: Arc<Self>) -> Listing {
-        Box::pin(async { Err(Failure::Refused("not supported yet".to_owned())) })
     }
 }

@@ -120,10 +120,12 @@ impl RegistryKind {
     /// Whether its health flags come from heart-beats: then "all unhealthy" is answered by using
     /// all that are enabled (G6).
     pub fn heartbeat(&self) -> bool {
-        matches!(
-            self,
-            Self::Embedded(_) | Self::Nacos(_) | Self::Eureka(_) | Self::Consul(_)
-        )
+        match self {
+            Self::Embedded(_) | Self::Nacos(_) | Self::Eureka(_) | Self::Consul(_) => true,
+            // Readiness is a probe; whoever does not trust it says so.
+            Self::Kubernetes(kubernetes) => kubernetes.panic_on_unready,
+            Self::File { .. } | Self::Dns(_) | Self::Zookeeper(_) => false,
+        }
     }
 
     /// Whether it can list its services.
