@@ -48,6 +48,8 @@ const ADMIN_LOOK: Duration = Duration::from_millis(5);
 const CUT_WAIT: Duration = Duration::from_secs(2);
 /// Open files kept for all but the data plane.
 const KEPT_FILES: u64 = 64;
+/// Open files of a worker beside its connections: its sockets, what wakes it.
+const FILES_OF_A_WORKER: u64 = 10;
 /// Open files below this are worth a warning.
 const FEW_FILES: u64 = 4096;
 
@@ -197,7 +199,7 @@ impl App {
     }
 
     async fn control_thread(self, controls: Controls) -> anyhow::Result<Ended> {
-        let room = room_for_connections();
+        let room = room_for_connections(self.workers);
         self.tell_listening();
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot {
             table: RouteTable::default(),
@@ -483,7 +485,7 @@ fn open_sinks(config: &Config, lines: &Lines) -> anyhow::Result<()> {
 /// Raises the soft limit of open files to the hard one. Returns how many of them connections may take,
 /// those of the app and those to instances; the others are for admin, telemetry, registries and
 /// checks.
-fn room_for_connections() -> usize {
+fn room_for_connections(workers: usize) -> usize {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -492,7 +494,8 @@ fn room_for_connections() -> usize {
     let Some(files) = getrlimit(Resource::Nofile).current else {
         return usize::MAX;
     };
-    let kept = KEPT_FILES.min(files / 2);
+    let own = FILES_OF_A_WORKER.saturating_mul(u64::try_from(workers).unwrap_or(u64::MAX));
+    let kept = KEPT_FILES.saturating_add(own).min(files / 4 * 3);
     let room = usize::try_from(files - kept).unwrap_or(usize::MAX).max(1);
     if files < FEW_FILES {
         tracing::warn!(
