@@ -48,7 +48,7 @@ fn the_winner_among_equals_does_not_depend_on_the_order() {
 }
 
 #[test]
-fn order_alone_is_no_change() {
+fn row_05_order_alone_is_no_change() {
     let mut guard = Guard::new(policy(OnEmpty::Hold));
     assert_eq!(guard.offer(set([1, 2]), at(0)), Verdict::Apply);
     assert_eq!(guard.offer(set([2, 1]), at(1)), Verdict::Unchanged);
@@ -67,7 +67,7 @@ fn order_alone_is_no_change() {
 }
 
 #[test]
-fn empty_needs_both_three_answers_and_thirty_seconds() {
+fn row_03_empty_needs_both_three_answers_and_thirty_seconds() {
     let mut guard = Guard::new(policy(OnEmpty::Hold));
     guard.offer(set([1]), at(0));
     assert!(is_hold(guard.offer(set([]), at(10))));
@@ -93,7 +93,7 @@ fn empty_needs_both_three_answers_and_thirty_seconds() {
 }
 
 #[test]
-fn a_good_answer_ends_the_hold_and_the_next_one_starts_anew() {
+fn row_02_a_good_answer_ends_the_hold_and_the_next_one_starts_anew() {
     let mut guard = Guard::new(policy(OnEmpty::Hold));
     guard.offer(set([1]), at(0));
     for second in [10, 20] {
@@ -129,7 +129,7 @@ fn obey_and_never_do_what_they_say() {
 }
 
 #[test]
-fn a_shrink_is_held_above_the_percentage_and_from_three_on() {
+fn row_04_a_shrink_is_held_above_the_percentage_and_from_three_on() {
     for (before, after, held) in [
         (10, 5, false),
         (10, 4, true),
