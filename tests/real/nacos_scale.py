@@ -164,7 +164,7 @@ def main():
                   f"{time.monotonic() - back:.1f} s after its first answer; never fewer than {worst} complete; at "
                   f"most {most} connections at one time; RSS {memory_kib(proxy.pid) / 1024:.1f} MiB; updates {proxy.updates()}")
             proxy.process.send_signal(signal.SIGTERM)
-            print(f"ended with {proxy.process.wait(60)}")
+            print("PASS" if proxy.process.wait(60) == 0 else "FAIL", "it ended with 0")
             proxy = None
     finally:
         if client:
