@@ -92,7 +92,7 @@ pub enum HttpError {
 }
 
 /// A connection of any kind.
-trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
@@ -157,7 +157,11 @@ impl HttpClient {
     }
 }
 
-async fn connect(target: &Target) -> Result<Box<dyn Transport>, HttpError> {
+/// Opens a connection, with TLS where the target has it. Without a time-out of its own.
+///
+/// # Errors
+/// [`HttpError`].
+pub async fn connect(target: &Target) -> Result<Box<dyn Transport>, HttpError> {
     let tcp = async |address: &str| {
         let stream = TcpStream::connect(address)
             .await

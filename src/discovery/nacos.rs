@@ -1,4 +1,8 @@
-//! Endpoints from Nacos by polling its v1 HTTP API, which every release and r-nacos answer. One task
+//! Endpoints from Nacos: by gRPC with pushes (`nacos/grpc.rs`), or by polling its v1 HTTP API, which
+//! every release and r-nacos answer. With `protocol: auto` gRPC is used where it is answered, HTTP
+//! meanwhile.
+//!
+//! Polling: One task
 //! per service, at most `max_in_flight` requests; the delay is the server's `cacheMillis` between
 //! 3 and 60 s, with jitter; after errors it doubles up to a minute. A held answer is read again
 //! every 10 s without back-off.
@@ -6,10 +10,13 @@
 //! Next: `nacos/login.rs` (the access token), `nacos/wire.rs` (bodies), `http_client/servers.rs` (which
 //! server, one request).
 
+mod grpc;
 mod login;
 mod wire;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,12 +26,14 @@ use http::Method;
 use super::source::{Listing, Source, Task};
 use super::subscription::{Answer, Failure, Subscription};
 use crate::clock::Clock;
-use crate::config::types::{Nacos, Registry};
+use crate::config::types::{Nacos, NacosProtocol, Registry};
 use crate::http_client::auth::Auth;
 use crate::http_client::jitter::Jitter;
 use crate::http_client::servers::{Call, Server, Servers, by_status};
 use crate::http_client::tls::TlsClient;
 use crate::http_client::{HttpClient, MAX_BODY};
+use crate::nacos_client::link::{Link, LinkSettings, State};
+use grpc::{Ended, Follower, Wanted};
 use login::Login;
 
 /// Bounds of the delay between two polls of a service.
@@ -69,8 +78,31 @@ pub(super) struct NacosSource {
     namespace: Arc<str>,
     group: Arc<str>,
     clusters: Vec<String>,
-    servers: Servers,
+    protocol: NacosProtocol,
+    servers: Arc<Servers>,
+    http: HttpClient,
+    max_in_flight: usize,
+    clock: Clock,
     jitter: Jitter,
+    links: Mutex<Links>,
+}
+
+/// One connection for each namespace that is followed.
+#[derive(Debug)]
+struct Links {
+    random: fastrand::Rng,
+    /// That of the registry's own namespace stays.
+    own: Option<Arc<Link>>,
+    others: BTreeMap<Arc<str>, Weak<Link>>,
+}
+
+/// Why polling ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Polled {
+    /// Nobody listens.
+    Closed,
+    /// gRPC is answered.
+    LinkUp,
 }
 
 impl NacosSource {
@@ -80,13 +112,100 @@ impl NacosSource {
             max_body: MAX_BODY,
         };
         let mut random = fastrand::Rng::with_seed(seed);
+        let links = Mutex::new(Links {
+            random: random.fork(),
+            own: None,
+            others: BTreeMap::new(),
+        });
         let servers = nacos_servers(config, registry, http, clock, random.u64(..));
         Self {
             namespace: config.namespace.clone(),
             group: config.group.clone(),
             clusters: config.clusters.clone(),
-            servers,
+            protocol: config.protocol,
+            servers: Arc::new(servers),
+            http,
+            max_in_flight: registry.max_in_flight,
+            clock,
             jitter: Jitter::new(random),
+            links,
+        }
+    }
+
+    /// The same with other servers, beginning at the first.
+    #[cfg(test)]
+    fn with_list(mut self, list: Vec<Server>) -> Self {
+        if let Some(servers) = Arc::into_inner(self.servers) {
+            self.servers = Arc::new(servers.with_list(list));
+            return self;
+        }
+        unreachable!("nobody else has them yet")
+    }
+
+    /// The connection for a namespace.
+    fn link(&self, namespace: &str) -> Arc<Link> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = *namespace == *self.namespace;
+        let known = match own {
+            true => links.own.clone(),
+            false => links.others.get(namespace).and_then(Weak::upgrade),
+        };
+        if let Some(link) = known {
+            return link;
+        }
+        let link = Arc::new(Link::start(LinkSettings {
+            namespace: namespace.into(),
+            servers: self.servers.clone(),
+            http: self.http,
+            auth: self.servers.auth(),
+            max_in_flight: self.max_in_flight,
+            clock: self.clock,
+            random: links.random.fork(),
+            optional: self.protocol == NacosProtocol::Auto,
+        }));
+        if own {
+            links.own = Some(link.clone());
+        } else {
+            links.others.retain(|_, link| link.strong_count() > 0);
+            links.others.insert(namespace.into(), Arc::downgrade(&link));
+        }
+        link
+    }
+
+    /// Follows one service until nobody listens.
+    async fn run(self: Arc<Self>, mut subscription: Subscription) {
+        let wanted = self.wanted(&subscription);
+        if self.protocol == NacosProtocol::Http {
+            self.poll(&wanted, &mut subscription, None).await;
+            return;
+        }
+        let link = self.link(&wanted.namespace);
+        let optional = self.protocol == NacosProtocol::Auto;
+        loop {
+            let mut follower = Follower {
+                link: &link,
+                wanted: &wanted,
+                jitter: &self.jitter,
+                clock: self.clock,
+                used: false,
+            };
+            if follower.follow(&mut subscription, optional).await == Ended::Closed {
+                return;
+            }
+            if follower.used {
+                // It usually is back soon, on another server: no burst of polls by a whole fleet.
+                let pause = self.jitter.between(LEAST_DELAY, FIRST_DELAY);
+                tokio::select! {
+                    () = up(&link) => continue,
+                    listened = subscription.sleep(pause) => if !listened {
+                        return;
+                    },
+                }
+            }
+            let polled = self.poll(&wanted, &mut subscription, Some(&link)).await;
+            if polled == Polled::Closed {
+                return;
+            }
         }
     }
 
@@ -117,15 +236,27 @@ impl NacosSource {
         Ok(names)
     }
 
-    /// Polls one service until nobody listens.
-    async fn poll(self: Arc<Self>, mut subscription: Subscription) {
-        let query = self.list_query(&subscription);
+    /// Polls one service until nobody listens, or until a link is up.
+    async fn poll(
+        &self,
+        wanted: &Wanted,
+        subscription: &mut Subscription,
+        link: Option<&Link>,
+    ) -> Polled {
+        let query = list_query(wanted);
+        let mut link_up = pin!(async {
+            match link {
+                Some(link) => up(link).await,
+                None => std::future::pending().await,
+            }
+        });
         let mut delay = FIRST_DELAY;
         let mut failures = 0u32;
         subscription.set_period(delay);
         loop {
             let result = tokio::select! {
-                () = subscription.closed() => return,
+                () = subscription.closed() => return Polled::Closed,
+                () = link_up.as_mut() => return Polled::LinkUp,
                 result = self.ask("/v1/ns/instance/list", &query) => result,
             };
             let list = result.and_then(|body| wire::list(&body).map_err(Failure::Unanswered));
@@ -154,13 +285,16 @@ impl NacosSource {
                     }
                 }
             };
-            if !subscription.sleep(pause).await {
-                return;
+            tokio::select! {
+                () = link_up.as_mut() => return Polled::LinkUp,
+                listened = subscription.sleep(pause) => if !listened {
+                    return Polled::Closed;
+                },
             }
         }
     }
 
-    fn list_query(&self, subscription: &Subscription) -> String {
+    fn wanted(&self, subscription: &Subscription) -> Wanted {
         let wanted = &subscription.query;
         let (group, name) = match wanted.registry_name.split_once("@@") {
             Some((group, name)) => (group, name),
@@ -169,30 +303,62 @@ impl NacosSource {
                 &*wanted.registry_name,
             ),
         };
-        let clusters = wanted.clusters.as_ref().unwrap_or(&self.clusters);
-        let mut query = Serializer::new(String::new());
-        query
-            .append_pair("serviceName", name)
-            .append_pair("groupName", group)
-            .append_pair(
-                "namespaceId",
-                wanted.namespace.as_ref().unwrap_or(&self.namespace),
-            )
-            .append_pair("healthyOnly", "false");
-        if !clusters.is_empty() {
-            query.append_pair("clusters", &clusters.join(","));
+        Wanted {
+            namespace: wanted.namespace.as_ref().unwrap_or(&self.namespace).clone(),
+            group: group.to_owned(),
+            name: name.to_owned(),
+            clusters: wanted.clusters.as_ref().unwrap_or(&self.clusters).clone(),
         }
-        query.finish()
     }
+}
+
+/// Until a link is up.
+async fn up(link: &Link) {
+    let mut state = link.state();
+    if state
+        .wait_for(|state| matches!(state, State::Up(_)))
+        .await
+        .is_err()
+    {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn list_query(wanted: &Wanted) -> String {
+    let mut query = Serializer::new(String::new());
+    query
+        .append_pair("serviceName", &wanted.name)
+        .append_pair("groupName", &wanted.group)
+        .append_pair("namespaceId", &wanted.namespace)
+        .append_pair("healthyOnly", "false");
+    if !wanted.clusters.is_empty() {
+        query.append_pair("clusters", &wanted.clusters.join(","));
+    }
+    query.finish()
 }
 
 impl Source for NacosSource {
     fn follow(self: Arc<Self>, subscription: Subscription) -> Task {
-        Box::pin(self.poll(subscription))
+        Box::pin(self.run(subscription))
     }
 
     fn names(self: Arc<Self>) -> Listing {
-        Box::pin(async move { self.list().await })
+        Box::pin(async move {
+            let by_grpc = match self.protocol {
+                NacosProtocol::Http => false,
+                NacosProtocol::Grpc => true,
+                NacosProtocol::Auto => {
+                    let link = self.link(&self.namespace);
+                    let state = link.state();
+                    matches!(&*state.borrow(), State::Up(_))
+                }
+            };
+            if !by_grpc {
+                return self.list().await;
+            }
+            let link = self.link(&self.namespace);
+            Ok(grpc::names(&link, &self.namespace, &self.group).await?)
+        })
     }
 }
 

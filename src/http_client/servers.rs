@@ -169,6 +169,11 @@ impl Servers {
         self
     }
 
+    /// Who we are there, for what is said beside HTTP.
+    pub fn auth(&self) -> Option<Arc<dyn Auth>> {
+        self.auth.clone()
+    }
+
     /// Other servers from now on; what is in flight goes on.
     pub fn replace(&self, list: Vec<Server>) {
         let mut current = self.list.write().unwrap_or_else(PoisonError::into_inner);

@@ -406,6 +406,8 @@ fn discovery_knows_endpoints_and_registries_only() {
         "config::types",
         "endpoint",
         "http_client",
+        "nacos_client",
+        "protocol::nacos",
         "registry",
         "whole_file",
     ];
