@@ -10,18 +10,23 @@
 //! Next: `nacos/login.rs` (the access token), `nacos/wire.rs` (bodies), `http_client/servers.rs` (which
 //! server, one request).
 
+mod datagram;
 mod grpc;
 mod login;
+mod server_list;
+mod udp;
 mod wire;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use form_urlencoded::Serializer;
-use http::Method;
+use http::{HeaderName, HeaderValue, Method, header};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OnceCell, broadcast};
 
 use super::source::{Listing, Source, Task};
 use super::subscription::{Answer, Failure, Subscription};
@@ -33,12 +38,17 @@ use crate::http_client::servers::{Call, Server, Servers, by_status};
 use crate::http_client::tls::TlsClient;
 use crate::http_client::{HttpClient, MAX_BODY};
 use crate::nacos_client::link::{Link, LinkSettings, State};
+use datagram::Hint;
 use grpc::{Ended, Follower, Wanted};
 use login::Login;
+pub(crate) use server_list::ServerList;
+use udp::UdpPush;
 
 /// Bounds of the delay between two polls of a service.
 const LEAST_DELAY: Duration = Duration::from_secs(3);
 const MOST_DELAY: Duration = Duration::from_secs(60);
+/// Between two polls because of pushes, at least.
+const HINT_PAUSE: Duration = Duration::from_secs(1);
 /// The delay before the server has said one.
 const FIRST_DELAY: Duration = Duration::from_secs(10);
 /// The port of a server that names none.
@@ -58,18 +68,36 @@ pub(crate) fn nacos_servers(
     seed: u64,
 ) -> Servers {
     let tls = Arc::new(TlsClient::new(registry.tls.clone()));
-    let servers = config.servers.iter().map(|server| {
-        let mut server = Server::parse(server, DEFAULT_PORT, &tls);
-        if server.prefix.is_empty() {
-            CONTEXT.clone_into(&mut server.prefix);
-        }
-        server
-    });
+    let servers = config.servers.iter().map(|server| parse(server, &tls));
     let mut random = fastrand::Rng::with_seed(seed);
     let login = Login::new(config, clock, random.fork());
     let start = random.usize(0..config.servers.len().max(1));
     Servers::new(servers.collect(), start, http, registry.max_in_flight)
         .with_auth(login.map(|login| Arc::new(login) as Arc<dyn Auth>))
+}
+
+/// Where there is an `endpoint`: keeps its servers those of the list behind that URL, as long as what
+/// is returned lives.
+pub(crate) fn follow_endpoint(
+    config: &Nacos,
+    registry: &Registry,
+    http: HttpClient,
+    servers: &Arc<Servers>,
+    seed: u64,
+) -> Option<ServerList> {
+    let tls = Arc::new(TlsClient::new(registry.tls.clone()));
+    let url = Server::parse(config.endpoint.as_ref()?, DEFAULT_PORT, &tls);
+    let jitter = Jitter::new(fastrand::Rng::with_seed(seed));
+    let parse = move |line: &str| parse(line, &tls);
+    Some(ServerList::start(url, http, servers.clone(), parse, jitter))
+}
+
+fn parse(text: &str, tls: &Arc<TlsClient>) -> Server {
+    let mut server = Server::parse(text, DEFAULT_PORT, tls);
+    if server.prefix.is_empty() {
+        CONTEXT.clone_into(&mut server.prefix);
+    }
+    server
 }
 
 /// One Nacos registry.
@@ -85,6 +113,12 @@ pub(super) struct NacosSource {
     clock: Clock,
     jitter: Jitter,
     links: Mutex<Links>,
+    /// The configuration, for what is started at the first subscription.
+    config: Nacos,
+    registry: Registry,
+    list: OnceLock<Option<ServerList>>,
+    udp: OnceCell<Option<UdpPush>>,
+    seed: u64,
 }
 
 /// One connection for each namespace that is followed.
@@ -129,7 +163,59 @@ impl NacosSource {
             clock,
             jitter: Jitter::new(random),
             links,
+            config: config.clone(),
+            registry: registry.clone(),
+            list: OnceLock::new(),
+            udp: OnceCell::new(),
+            seed,
         }
+    }
+
+    /// The list of servers, where there is one; started when it is first asked for.
+    fn list_of_servers(&self) -> Option<&ServerList> {
+        let list = self.list.get_or_init(|| {
+            let (config, registry) = (&self.config, &self.registry);
+            follow_endpoint(config, registry, self.http, &self.servers, self.seed)
+        });
+        list.as_ref()
+    }
+
+    /// Waits until servers are known; false when nobody listens any more.
+    async fn servers_known(&self, subscription: &mut Subscription) -> bool {
+        let Some(list) = self
+            .list_of_servers()
+            .filter(|_| self.config.servers.is_empty())
+        else {
+            return true;
+        };
+        let mut known = list.known();
+        loop {
+            let now = known.borrow_and_update().clone();
+            match now {
+                Some(Ok(())) => return true,
+                Some(Err(why)) => {
+                    subscription.failed(&Failure::Unanswered(why.to_string()));
+                }
+                None => {}
+            }
+            tokio::select! {
+                () = subscription.closed() => return false,
+                result = known.changed() => if result.is_err() {
+                    return false;
+                },
+            }
+        }
+    }
+
+    /// Where pushes by UDP are taken, if they are wanted.
+    async fn udp(&self) -> Option<&UdpPush> {
+        if !self.config.udp_push {
+            return None;
+        }
+        let udp = self
+            .udp
+            .get_or_init(|| UdpPush::start(self.servers.clone()));
+        udp.await.as_ref()
     }
 
     /// The same with other servers, beginning at the first.
@@ -175,6 +261,9 @@ impl NacosSource {
     /// Follows one service until nobody listens.
     async fn run(self: Arc<Self>, mut subscription: Subscription) {
         let wanted = self.wanted(&subscription);
+        if !self.servers_known(&mut subscription).await {
+            return;
+        }
         if self.protocol == NacosProtocol::Http {
             self.poll(&wanted, &mut subscription, None).await;
             return;
@@ -209,8 +298,14 @@ impl NacosSource {
         }
     }
 
-    async fn ask(&self, path: &str, query: &str) -> Result<Bytes, Failure> {
-        let call = Call::new(Method::GET, format!("{path}?{query}"));
+    async fn ask(
+        &self,
+        path: &str,
+        query: &str,
+        headers: &[(HeaderName, HeaderValue)],
+    ) -> Result<Bytes, Failure> {
+        let mut call = Call::new(Method::GET, format!("{path}?{query}"));
+        call.headers = headers.to_vec();
         let answered = self.servers.ask(&call, by_status).await?;
         Ok(answered.response.into_body())
     }
@@ -225,7 +320,7 @@ impl NacosSource {
                 .append_pair("namespaceId", &self.namespace)
                 .append_pair("groupName", &self.group)
                 .finish();
-            let body = self.ask("/v1/ns/service/list", &query).await?;
+            let body = self.ask("/v1/ns/service/list", &query, &[]).await?;
             let page = wire::names(&body).map_err(Failure::Unanswered)?;
             let last = page.doms.is_empty() || names.len() + page.doms.len() >= page.count;
             names.extend(page.doms.iter().map(|name| name.as_str().into()));
@@ -243,7 +338,16 @@ impl NacosSource {
         subscription: &mut Subscription,
         link: Option<&Link>,
     ) -> Polled {
-        let query = list_query(wanted);
+        let mut query = list_query(wanted);
+        let udp = self.udp().await;
+        let mut hints = udp.map(UdpPush::hints);
+        let mut headers = Vec::new();
+        if let Some(udp) = udp {
+            let (ip, port) = (udp.address.ip(), udp.address.port());
+            query.push_str(&format!("&udpPort={port}&clientIP={ip}"));
+            let agent = HeaderValue::from_static(udp::PUSHED_AGENT);
+            headers.push((header::USER_AGENT, agent));
+        }
         let mut link_up = pin!(async {
             match link {
                 Some(link) => up(link).await,
@@ -257,7 +361,7 @@ impl NacosSource {
             let result = tokio::select! {
                 () = subscription.closed() => return Polled::Closed,
                 () = link_up.as_mut() => return Polled::LinkUp,
-                result = self.ask("/v1/ns/instance/list", &query) => result,
+                result = self.ask("/v1/ns/instance/list", &query, &headers) => result,
             };
             let list = result.and_then(|body| wire::list(&body).map_err(Failure::Unanswered));
             let pause = match list {
@@ -285,11 +389,19 @@ impl NacosSource {
                     }
                 }
             };
+            let asked = self.clock.now();
             tokio::select! {
                 () = link_up.as_mut() => return Polled::LinkUp,
                 listened = subscription.sleep(pause) => if !listened {
                     return Polled::Closed;
                 },
+                () = hinted(&mut hints, wanted) => {
+                    // However many hints come.
+                    let pause = (asked + HINT_PAUSE).since(self.clock.now());
+                    if !subscription.sleep(pause).await {
+                        return Polled::Closed;
+                    }
+                }
             }
         }
     }
@@ -310,6 +422,20 @@ impl NacosSource {
             clusters: wanted.clusters.as_ref().unwrap_or(&self.clusters).clone(),
         }
     }
+}
+
+/// Until a push says that a service changed.
+async fn hinted(hints: &mut Option<broadcast::Receiver<Hint>>, wanted: &Wanted) {
+    while let Some(receiver) = hints {
+        match receiver.recv().await {
+            Ok(hint) if hint.group == wanted.group && hint.name == wanted.name => return,
+            Ok(_) => {}
+            // Some were missed, perhaps one of ours.
+            Err(RecvError::Lagged(_)) => return,
+            Err(RecvError::Closed) => *hints = None,
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Until a link is up.
@@ -344,6 +470,16 @@ impl Source for NacosSource {
 
     fn names(self: Arc<Self>) -> Listing {
         Box::pin(async move {
+            if let Some(list) = self
+                .list_of_servers()
+                .filter(|_| self.config.servers.is_empty())
+            {
+                let mut known = list.known();
+                let first = known.wait_for(Option::is_some).await;
+                if let Some(Some(Err(why))) = first.ok().map(|known| known.clone()) {
+                    return Err(Failure::Unanswered(why.to_string()));
+                }
+            }
             let by_grpc = match self.protocol {
                 NacosProtocol::Http => false,
                 NacosProtocol::Grpc => true,

@@ -330,8 +330,14 @@ fn request(
 ) -> Result<Request<Full<Bytes>>, CallError> {
     let mut request = Request::builder()
         .method(&call.method)
-        .uri(format!("{}{}", server.prefix, call.path))
-        .header(header::USER_AGENT, USER_AGENT);
+        .uri(format!("{}{}", server.prefix, call.path));
+    if !call
+        .headers
+        .iter()
+        .any(|(name, _)| name == header::USER_AGENT)
+    {
+        request = request.header(header::USER_AGENT, USER_AGENT);
+    }
     for (name, value) in call.headers.iter().chain(credential) {
         request = request.header(name, value);
     }

@@ -90,6 +90,7 @@ struct Inner {
     jitter: Jitter,
     optional: bool,
     state: watch::Sender<State>,
+    losses: watch::Sender<u64>,
     followers: Mutex<Followers>,
     /// What is registered over this link, by who registered it: the truth for every connection.
     registrations: Mutex<BTreeMap<u64, (&'static str, Naming)>>,
@@ -126,6 +127,7 @@ impl Link {
             jitter: Jitter::new(settings.random),
             optional: settings.optional,
             state: watch::Sender::new(State::Starting),
+            losses: watch::Sender::default(),
             followers: Mutex::default(),
             registrations: Mutex::default(),
         });
@@ -137,6 +139,11 @@ impl Link {
     /// How it stands, and every change of that.
     pub fn state(&self) -> watch::Receiver<State> {
         self.inner.state.subscribe()
+    }
+
+    /// Counts the connections that were lost.
+    pub fn losses(&self) -> watch::Receiver<u64> {
+        self.inner.losses.subscribe()
     }
 
     /// Pushes of a service from now on; the server sends them once it has been asked to.
@@ -178,16 +185,22 @@ impl Link {
         self.inner.registrations().remove(&number);
     }
 
-    /// A call on the connection there is.
+    /// A call on the connection there is; at the start it is waited for.
     ///
     /// # Errors
     /// [`CallError`]; also when there is none.
     pub async fn call(&self, kind: &str, wish: &Naming) -> Result<Value, CallError> {
-        let state = self.inner.state.borrow().clone();
-        match state {
-            State::Up(live) => live.call(kind, wish).await,
-            State::Starting => Err(CallError::Unanswered("not connected yet".to_owned())),
-            State::Down(why) => Err(CallError::Unanswered(why.to_string())),
+        let mut state = self.state();
+        let within = self.inner.common.http.timeout;
+        let known = state.wait_for(|state| !matches!(state, State::Starting));
+        let known = tokio::time::timeout(within, known).await;
+        let known = known.ok().and_then(Result::ok).map(|state| state.clone());
+        match known {
+            Some(State::Up(live)) => live.call(kind, wish).await,
+            Some(State::Down(why)) => Err(CallError::Unanswered(why.to_string())),
+            Some(State::Starting) | None => Err(CallError::Unanswered(format!(
+                "no connection within {within:?}"
+            ))),
         }
     }
 }
@@ -248,6 +261,8 @@ impl Inner {
                     let end = self.use_up(&live, stream).await;
                     debug!(namespace = %self.common.namespace, why = %end.why, "nacos link down");
                     self.state.send_replace(State::Down(end.why));
+                    self.losses
+                        .send_modify(|losses| *losses = losses.saturating_add(1));
                     let good = self.common.clock.now().since(opened) >= GOOD_LIFE;
                     failures = if good { 0 } else { failures + 1 };
                     let named = end.elsewhere.and_then(|address| position(&list, &address));

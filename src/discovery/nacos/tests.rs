@@ -81,7 +81,7 @@ fn setup(servers: usize, nacos: &Nacos) -> Setup {
     let deps = Deps {
         embedded: None,
         cache: Cache::default(),
-        parser: |_, _| Ok(std::collections::BTreeMap::new()),
+        parser: |_, _| Ok(BTreeMap::new()),
         clock,
         events: journal.clone(),
         seed: 7,

@@ -1,7 +1,5 @@
 //! The source by gRPC against a scripted server, in paused time, over in-memory connections.
 
-use std::sync::Mutex;
-
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::sync::{mpsc, watch};
