@@ -36,7 +36,7 @@ pub use cache::Cache;
 pub use combine::{REGISTRY_KEY, combine};
 pub use handle::{RegistryHandle, start};
 pub use merge::{Held, HoldCause};
-pub(crate) use nacos::nacos_servers;
+pub(crate) use nacos::{ServerList, follow_endpoint, nacos_servers};
 pub use stats::{RegistryStats, Updates};
 
 use crate::clock::{Clock, Timestamp};

@@ -106,7 +106,7 @@ fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// A connection of any kind.
-trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
@@ -171,7 +171,11 @@ impl HttpClient {
     }
 }
 
-async fn connect(target: &Target) -> Result<Box<dyn Transport>, HttpError> {
+/// Opens a connection, with TLS where the target has it. Without a time-out of its own.
+///
+/// # Errors
+/// [`HttpError`].
+pub async fn connect(target: &Target) -> Result<Box<dyn Transport>, HttpError> {
     let tcp = async |address: &str| {
         let stream = TcpStream::connect(address)
             .await

@@ -3,4 +3,5 @@
 
 pub mod control;
 pub mod nacos;
+pub mod nacos_grpc;
 pub mod status;

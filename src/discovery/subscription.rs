@@ -62,6 +62,8 @@ pub(super) struct Subscription {
     cached: bool,
     /// When the set was given to the cache.
     kept: Option<Timestamp>,
+    /// Without an answer until then it is stale, whatever the period.
+    stale_by: Option<Timestamp>,
 }
 
 impl Subscription {
@@ -98,6 +100,7 @@ impl Subscription {
             cached: flag(&shared.counters.cached, false, cached),
             started: shared.clock.now(),
             kept: None,
+            stale_by: None,
             query,
             shared,
             guard,
@@ -111,6 +114,7 @@ impl Subscription {
     pub(super) fn answer(&mut self, answer: Answer) -> Option<Duration> {
         let now = self.shared.clock.now();
         self.shared.answered(now);
+        self.stale_by = None;
         let skipped = answer.skipped;
         let health_unknown = answer.health_unknown;
         let mut endpoints = answer.endpoints;
@@ -193,6 +197,12 @@ impl Subscription {
         self.period = Some(period);
     }
 
+    /// Tells that answers have ceased to come: without one for this long from now, the set is stale.
+    pub(super) fn stale_in(&mut self, after: Duration) {
+        let at = self.shared.clock.now() + after;
+        self.stale_by = Some(self.stale_by.map_or(at, |known| known.min(at)));
+    }
+
     /// Waits; false when nobody listens any more. Marks the set stale when that time comes.
     pub(super) async fn sleep(&mut self, delay: Duration) -> bool {
         let mut until = self.shared.clock.now() + delay;
@@ -252,6 +262,9 @@ impl Subscription {
     }
 
     fn stale_at(&self) -> Option<Timestamp> {
+        if self.stale_by.is_some() {
+            return self.stale_by;
+        }
         let last = self.view.borrow().last_success.unwrap_or(self.started);
         self.period.map(|period| last + period.saturating_mul(3))
     }

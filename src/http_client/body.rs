@@ -160,7 +160,7 @@ impl BodyStream {
 }
 
 /// What was compressed by gzip, if it is not more than `most`.
-pub(super) fn inflate(compressed: &[u8], most: usize) -> Result<Bytes, HttpError> {
+pub fn inflate(compressed: &[u8], most: usize) -> Result<Bytes, HttpError> {
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
     let mut plain = Vec::new();
     flate2::read::MultiGzDecoder::new(compressed)

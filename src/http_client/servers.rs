@@ -169,6 +169,11 @@ impl Servers {
         self
     }
 
+    /// Who we are there, for what is said beside HTTP.
+    pub fn auth(&self) -> Option<Arc<dyn Auth>> {
+        self.auth.clone()
+    }
+
     /// Other servers from now on; what is in flight goes on.
     pub fn replace(&self, list: Vec<Server>) {
         let mut current = self.list.write().unwrap_or_else(PoisonError::into_inner);
@@ -325,8 +330,14 @@ fn request(
 ) -> Result<Request<Full<Bytes>>, CallError> {
     let mut request = Request::builder()
         .method(&call.method)
-        .uri(format!("{}{}", server.prefix, call.path))
-        .header(header::USER_AGENT, USER_AGENT);
+        .uri(format!("{}{}", server.prefix, call.path));
+    if !call
+        .headers
+        .iter()
+        .any(|(name, _)| name == header::USER_AGENT)
+    {
+        request = request.header(header::USER_AGENT, USER_AGENT);
+    }
     for (name, value) in call.headers.iter().chain(credential) {
         request = request.header(name, value);
     }

@@ -27,6 +27,8 @@ use crate::config::types::RegistryTls;
 #[derive(Debug)]
 pub struct TlsClient {
     settings: RegistryTls,
+    /// What is spoken inside (ALPN).
+    protocol: &'static [u8],
     current: Mutex<Option<(Files, Arc<ClientConfig>)>>,
 }
 
@@ -49,8 +51,18 @@ impl TlsClient {
     pub fn new(settings: RegistryTls) -> Self {
         Self {
             settings,
+            protocol: b"http/1.1",
             current: Mutex::default(),
         }
+    }
+
+    /// The same settings for a server that speaks HTTP/2.
+    pub fn speaking_http2(&self) -> Arc<Self> {
+        Arc::new(Self {
+            settings: self.settings.clone(),
+            protocol: b"h2",
+            current: Mutex::default(),
+        })
     }
 
     /// Whether `tls` is written: then servers without a scheme are spoken to by TLS.
@@ -86,7 +98,7 @@ impl TlsClient {
         {
             return Ok(config.clone());
         }
-        let config = Arc::new(build(&self.settings, &files)?);
+        let config = Arc::new(build(&self.settings, &files, self.protocol)?);
         *current = Some((files, config.clone()));
         Ok(config)
     }
@@ -101,7 +113,7 @@ async fn read(path: Option<&Path>) -> Result<Option<Vec<u8>>, String> {
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn build(settings: &RegistryTls, files: &Files) -> Result<ClientConfig, String> {
+fn build(settings: &RegistryTls, files: &Files, protocol: &[u8]) -> Result<ClientConfig, String> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -128,7 +140,7 @@ fn build(settings: &RegistryTls, files: &Files) -> Result<ClientConfig, String> 
         }
         (Some(_) | None, Some(_) | None) => builder.with_no_client_auth(),
     };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     Ok(config)
 }
 

@@ -1,9 +1,10 @@
-//! Registration with Nacos over its v1 HTTP API, which every release and r-nacos answer: register,
+//! Registration with Nacos: by gRPC in `nacos/grpc.rs` (`protocol: grpc`), here over its v1 HTTP API, which every release and r-nacos answer: register,
 //! beat (light where the server understands it), disable by registering again with `enabled=false`
 //! (an update would be kept as an operator's word and outlive the next registration), deregister.
 //!
 //! Next: `nacos/wire.rs` (parameters and answers).
 
+pub(super) mod grpc;
 mod wire;
 
 use std::sync::Arc;

@@ -1,6 +1,8 @@
 """The `kind: nacos` source of a running Outrigger against a real server of the Nacos family.
 
-usage: nacos_source.py nacos|rnacos SERVER_PORT OUTRIGGER_BINARY WORK_FOLDER
+usage: nacos_source.py nacos|rnacos SERVER_PORT OUTRIGGER_BINARY WORK_FOLDER [http|grpc|auto]
+
+The last word is the `protocol` of the source, http by default.
 
 It starts the server on SERVER_PORT (start.sh beside this file), three instances, Outrigger and a load
 of 200 requests a second, changes things in the registry as stock v1 clients do, and measures how long
@@ -27,8 +29,9 @@ SERVICE = "orders"
 RATE = 200
 BEAT_S = 5
 # A poll comes 9 to 11 s after the last (cacheMillis 10000 +- 10 %); the server's list lags by up to
-# 0.7 s, and the machine may be busy.
-POLL_S = 15
+# 0.7 s, and the machine may be busy. By gRPC a change is pushed 0.5 s after it was made.
+PROTOCOL = sys.argv[5] if len(sys.argv) > 5 else "http"
+POLL_S = 15 if PROTOCOL == "http" else 6
 DOWN_S = float(os.environ.get("DOWN_S", "60"))
 
 
@@ -203,7 +206,7 @@ listen: 127.0.0.1:{self.listen}
 admin: {{listen: "127.0.0.1:{self.admin}"}}
 telemetry: {{listen: "127.0.0.1:{free_port()}"}}
 registries:
-  nacos: {{kind: nacos, servers: ["127.0.0.1:{server}"]}}
+  nacos: {{kind: nacos, servers: ["127.0.0.1:{server}"], protocol: {PROTOCOL}}}
 services:
   {SERVICE}: {{}}
 """)

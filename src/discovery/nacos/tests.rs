@@ -81,7 +81,7 @@ fn setup(servers: usize, nacos: &Nacos) -> Setup {
     let deps = Deps {
         embedded: None,
         cache: Cache::default(),
-        parser: |_, _| Ok(std::collections::BTreeMap::new()),
+        parser: |_, _| Ok(BTreeMap::new()),
         clock,
         events: journal.clone(),
         seed: 7,
@@ -99,12 +99,12 @@ fn setup(servers: usize, nacos: &Nacos) -> Setup {
         fakes.push(fake);
         targets.push(Target::Memory(sender));
     }
-    let mut source = NacosSource::new(nacos, &config, clock, 7);
+    let source = NacosSource::new(nacos, &config, clock, 7);
     let targets = targets.into_iter().map(|target| Server {
         target,
         prefix: CONTEXT.to_owned(),
     });
-    source.servers = source.servers.with_list(targets.collect());
+    let source = source.with_list(targets.collect());
     let shared = Shared::new(&config, &deps);
     let handle = RegistryHandle::new(shared, Arc::new(source));
     Setup {

@@ -46,7 +46,17 @@ struct RawList {
 
 /// Reads an answer of `instance/list`.
 pub(super) fn list(body: &[u8]) -> Result<List, String> {
-    let raw: RawList = serde_json::from_slice(body).map_err(|e| format!("unreadable list: {e}"))?;
+    let raw = serde_json::from_slice(body).map_err(|e| format!("unreadable list: {e}"))?;
+    read(raw)
+}
+
+/// Reads the `serviceInfo` of a gRPC message; null is no empty list.
+pub(super) fn info(value: Value) -> Result<List, String> {
+    let raw = serde_json::from_value(value).map_err(|e| format!("unreadable list: {e}"))?;
+    read(raw)
+}
+
+fn read(raw: RawList) -> Result<List, String> {
     if raw.hosts.is_none() && raw.name.is_none() && raw.dom.is_none() {
         return Err("unreadable list: no hosts and no name".to_owned());
     }

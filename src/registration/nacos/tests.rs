@@ -22,7 +22,7 @@ fn good(seen: &Seen) -> Reply {
     }
 }
 
-fn config() -> Nacos {
+pub(super) fn config() -> Nacos {
     Nacos {
         servers: Vec::new(),
         endpoint: None,

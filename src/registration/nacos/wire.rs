@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use form_urlencoded::Serializer;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::config::types::Nacos;
+use crate::protocol::nacos::message::{Instance, Naming};
 use crate::registration::machine::{Outcome, Terms};
 use crate::registration::record::Record;
 use crate::registry::model::DEFAULT_CLUSTER;
@@ -96,6 +97,38 @@ pub(super) fn beat(names: &Names, record: &Record) -> String {
     let mut form = Serializer::new(String::new());
     form.append_pair("beat", &beat.to_string());
     form.finish()
+}
+
+/// A request by gRPC about its service.
+pub(super) fn named(names: &Names) -> Naming {
+    Naming {
+        namespace: Some(names.namespace.to_string()),
+        group_name: Some(names.group.to_string()),
+        service_name: Some(names.service.to_string()),
+        ..Naming::default()
+    }
+}
+
+/// The instance of a request by gRPC.
+pub(super) fn instance(names: &Names, record: &Record, enabled: bool) -> Instance {
+    let metadata = record.nacos_metadata().into_iter();
+    Instance {
+        ip: Some(names.ip.to_string()),
+        port: Some(names.port.into()),
+        weight: Some(number(record)),
+        healthy: Some(true),
+        enabled: Some(enabled),
+        ephemeral: Some(record.ephemeral),
+        cluster_name: Some(names.cluster.to_string()),
+        metadata: Some(metadata.map(|(key, value)| (key, value.into())).collect()),
+    }
+}
+
+/// Whether a host of a list is the instance.
+pub(super) fn is_ours(names: &Names, host: &Value) -> bool {
+    let ip = host.get("ip").and_then(Value::as_str);
+    let port = host.get("port").and_then(Value::as_u64);
+    ip == Some(&*names.ip) && port == Some(names.port.into())
 }
 
 fn number(record: &Record) -> f64 {
