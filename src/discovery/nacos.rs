@@ -28,6 +28,7 @@ use http::{HeaderName, HeaderValue, Method, header};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OnceCell, broadcast};
 
+use super::schedule::{LONGEST, Outcome, Schedule};
 use super::source::{Listing, Source, Task};
 use super::subscription::{Answer, Failure, Subscription};
 use crate::clock::Clock;
@@ -44,9 +45,8 @@ use login::Login;
 pub(crate) use server_list::ServerList;
 use udp::UdpPush;
 
-/// Bounds of the delay between two polls of a service.
+/// Least delay between two polls of a service; the longest is that of the schedule.
 const LEAST_DELAY: Duration = Duration::from_secs(3);
-const MOST_DELAY: Duration = Duration::from_secs(60);
 /// Between two polls because of pushes, at least.
 const HINT_PAUSE: Duration = Duration::from_secs(1);
 /// The delay before the server has said one.
@@ -354,9 +354,8 @@ impl NacosSource {
                 None => std::future::pending().await,
             }
         });
-        let mut delay = FIRST_DELAY;
-        let mut failures = 0u32;
-        subscription.set_period(delay);
+        let mut schedule = Schedule::new(FIRST_DELAY);
+        subscription.set_period(schedule.period());
         loop {
             let result = tokio::select! {
                 () = subscription.closed() => return Polled::Closed,
@@ -364,31 +363,31 @@ impl NacosSource {
                 result = self.ask("/v1/ns/instance/list", &query, &headers) => result,
             };
             let list = result.and_then(|body| wire::list(&body).map_err(Failure::Unanswered));
-            let pause = match list {
+            let outcome = match list {
                 Ok(list) => {
-                    failures = 0;
-                    delay = list
+                    let period = list
                         .cache
-                        .map_or(FIRST_DELAY, |c| c.clamp(LEAST_DELAY, MOST_DELAY));
-                    subscription.set_period(delay);
+                        .map_or(FIRST_DELAY, |c| c.clamp(LEAST_DELAY, LONGEST));
+                    subscription.set_period(period);
                     let answer = Answer {
                         endpoints: list.endpoints,
                         health_unknown: list.protected,
                         skipped: list.skipped,
                     };
-                    subscription
-                        .answer(answer)
-                        .unwrap_or_else(|| self.jitter.around(delay))
+                    match subscription.answer(answer) {
+                        Some(recheck) => Outcome::Held { recheck },
+                        None => Outcome::Answered { period },
+                    }
                 }
                 Err(failure) => {
-                    failures = failures.saturating_add(1);
                     subscription.failed(&failure);
                     match failure {
-                        Failure::Refused(_) => self.jitter.around(MOST_DELAY),
-                        Failure::Unanswered(_) => self.jitter.back_off(delay, failures, MOST_DELAY),
+                        Failure::Refused(_) => Outcome::Refused,
+                        Failure::Unanswered(_) => Outcome::Failed,
                     }
                 }
             };
+            let pause = schedule.next(outcome, &self.jitter);
             let asked = self.clock.now();
             tokio::select! {
                 () = link_up.as_mut() => return Polled::LinkUp,

@@ -196,7 +196,7 @@ fn listed(list: &[&str], path: &str) -> bool {
 }
 
 fn is_core(source: &Source) -> bool {
-    listed(&CORE, &source.path) && !listed(&CORE_EXCEPT, &source.path)
+    listed(CORE, &source.path) && !listed(&CORE_EXCEPT, &source.path)
 }
 
 /// Every path of the crate that the code names, from its root: `crate::` and `super::` paths, in
