@@ -124,7 +124,7 @@ mod tests {
                 let mut request = vec![0; 1024];
                 let length = stream.read(&mut request).await.unwrap();
                 assert!(request[..length].starts_with(b"GET /nacos/serverlist HTTP/1.1\r\n"));
-                let body = bodies.get(turn).or(bodies.last()).unwrap();
+                let body = bodies.get(turn).or_else(|| bodies.last()).unwrap();
                 let answer = format!(
                     "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
                     body.len()
