@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `Starting` | the first connection, or each server having failed once |
 //! | `Up` | end of the connection or stream, three failed health checks, the server's wish |
-//! | `Down` | a connection; tried after a pause that grows to [`MOST_PAUSE`] |
+//! | `Down` | a connection; tried after a pause that grows to `MOST_PAUSE` |
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
