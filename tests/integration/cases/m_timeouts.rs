@@ -234,8 +234,8 @@ fn px_084_wall_clock_jumps() {
     let keys = "load_balancer: round_robin\nretry: {max_attempts: 1}";
     // As when somebody sets the clock: what is counted since the start of the machine stays.
     let proxy = Config::svc_with(&[bad.address, good.address], keys)
-        .service("slow", &[slow.address], "timeout: {request: 2s}")
-        .top("limits: {header_timeout: 2s}")
+        .service("slow", &[slow.address], "timeout: {request: 4s}")
+        .top("limits: {header_timeout: 4s}")
         .environment("LD_PRELOAD", &library)
         .environment("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap())
         .environment("FAKETIME_NO_CACHE", "1")
@@ -272,8 +272,8 @@ fn px_084_wall_clock_jumps() {
         // ... and nothing late.
         let answer = waiting.response();
         assert_eq!(answer.reason(), Some("request_timeout"), "{jump}");
-        assert!(silent.closed_within(Duration::from_secs(10)), "{jump}");
-        assert!(watch.ms() >= 1_900, "{jump}: {} ms", watch.ms());
+        assert!(silent.closed_within(Duration::from_secs(20)), "{jump}");
+        assert!(watch.ms() >= 3_900, "{jump}: {} ms", watch.ms());
         // The jump was there: the stamps show it.
         eventually("lines of that time", || {
             let last = stamp(proxy.access().last().unwrap());
