@@ -268,7 +268,8 @@ impl Inner {
                     let named = end.elsewhere.and_then(|address| position(&list, &address));
                     let moved = named.is_some();
                     index = named.unwrap_or_else(|| index.wrapping_add(1));
-                    if moved {
+                    // One free move: servers that send us to each other would have us for ever.
+                    if moved && failures <= 1 {
                         continue;
                     }
                 }

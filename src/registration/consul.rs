@@ -71,7 +71,7 @@ impl ConsulRegistrar {
             return listed;
         }
         // A check that is there already keeps its state, whatever the registration says.
-        let passed = self.check("pass").await;
+        let passed = self.pass().await;
         if passed == Outcome::Missing {
             let what = "the agent does not know the check that it was given";
             return Outcome::Failed(what.to_owned());
@@ -111,11 +111,15 @@ impl ConsulRegistrar {
         }
     }
 
-    async fn check(&self, verb: &str) -> Outcome {
+    async fn pass(&self) -> Outcome {
+        let unknown = [StatusCode::NOT_FOUND, StatusCode::INTERNAL_SERVER_ERROR];
+        self.check("pass", &unknown).await
+    }
+
+    async fn check(&self, verb: &str, unknown: &[StatusCode]) -> Outcome {
         // The note never changes: a new one would wake every watcher of the service.
         let path = format!("/v1/agent/check/{verb}/{}", wire::check_segment(&self.id));
-        let unknown = [StatusCode::NOT_FOUND, StatusCode::INTERNAL_SERVER_ERROR];
-        self.ask(&put(path), |answer| judge(answer, &unknown)).await
+        self.ask(&put(path), |answer| judge(answer, unknown)).await
     }
 
     async fn ask(
@@ -170,11 +174,12 @@ impl Registrar for ConsulRegistrar {
     }
 
     fn beat(self: Arc<Self>, _: Beat) -> Call {
-        Box::pin(async move { self.check("pass").await })
+        Box::pin(async move { self.pass().await })
     }
 
     fn withdraw(self: Arc<Self>) -> Call {
-        Box::pin(async move { self.check("fail").await })
+        // A 500 is no word of the check here: it may still pass.
+        Box::pin(async move { self.check("fail", &[StatusCode::NOT_FOUND]).await })
     }
 
     fn deregister(self: Arc<Self>) -> Call {

@@ -2,11 +2,12 @@
 //! one is due. It ends when nothing of the registration is left.
 //! Next: `registration/machine.rs`, `registration/keeper.rs` (who starts it).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinError, JoinSet};
 use tracing::{debug, info, warn};
 
 use super::app_check::AppHealth;
@@ -53,6 +54,8 @@ pub(super) async fn run(start: Start) {
         machine,
         rng: fastrand::Rng::with_seed(start.seed),
         calls: JoinSet::new(),
+        under_way: HashMap::new(),
+        previous: None,
         losses: start.registrar.losses(),
         prepared: start.pre_register.is_none(),
         start,
@@ -64,8 +67,12 @@ struct Driver {
     start: Start,
     machine: Machine,
     rng: fastrand::Rng,
-    calls: JoinSet<(Action, Outcome)>,
+    calls: JoinSet<Outcome>,
+    under_way: HashMap<task::Id, Action>,
     losses: Option<watch::Receiver<u64>>,
+    /// The one before a change, until the registry took something of the new one: what it registered
+    /// may live as long as it.
+    previous: Option<Arc<dyn Registrar>>,
     /// The hook before the first registration was run, and succeeded.
     prepared: bool,
 }
@@ -81,7 +88,7 @@ impl Driver {
             let due = self.machine.due().unwrap_or(Timestamp::MAX);
             let due = self.start.clock.instant(due);
             tokio::select! {
-                Some(ended) = self.calls.join_next(), if !self.calls.is_empty() => {
+                Some(ended) = self.calls.join_next_with_id(), if !self.calls.is_empty() => {
                     self.ended(ended);
                 }
                 changed = self.start.health.changed() => match changed {
@@ -95,7 +102,8 @@ impl Driver {
                 },
                 Some(registrar) = self.start.changes.recv() => {
                     self.losses = registrar.losses();
-                    self.start.registrar = registrar;
+                    let old = std::mem::replace(&mut self.start.registrar, registrar);
+                    self.previous.get_or_insert(old);
                     self.machine.changed(self.now());
                 }
                 () = lost(&mut self.losses) => {
@@ -124,14 +132,11 @@ impl Driver {
         let registrar = Arc::clone(&self.start.registrar);
         let registers = matches!(action, Action::Register(_)) && !self.prepared;
         let hook = self.start.pre_register.clone().filter(|_| registers);
-        self.calls.spawn(async move {
+        let call = self.calls.spawn(async move {
             if let Some(hook) = hook
                 && let Err(error) = hooks::run(&hook).await
             {
-                return (
-                    action,
-                    Outcome::Failed(format!("hooks.pre_register: {error}")),
-                );
+                return Outcome::Failed(format!("hooks.pre_register: {error}"));
             }
             let call = match action {
                 Action::Register(standing) => registrar.register(standing),
@@ -140,22 +145,32 @@ impl Driver {
                 Action::Deregister => registrar.deregister(),
                 Action::Observe => registrar.observe(),
             };
-            (action, call.await)
+            call.await
         });
+        self.under_way.insert(call.id(), action);
     }
 
-    fn ended(&mut self, ended: Result<(Action, Outcome), tokio::task::JoinError>) {
-        let (action, outcome) = match ended {
+    fn ended(&mut self, ended: Result<(task::Id, Outcome), JoinError>) {
+        let (id, outcome) = match ended {
             Ok(ended) => ended,
             Err(error) => {
-                // A call that panicked; without its action nothing can be said of it.
                 warn!(%error, "a call to a registry broke off");
-                return;
+                (error.id(), Outcome::Failed("broke off".to_owned()))
             }
+        };
+        let Some(action) = self.under_way.remove(&id) else {
+            return;
         };
         debug!(registry = %self.start.label.registry, ?action, ?outcome, "registration");
         if let (Action::Register(_), Outcome::Accepted(_)) = (action, &outcome) {
             self.prepared = true;
+        }
+        let told = matches!(
+            action,
+            Action::Register(_) | Action::Withdraw | Action::Deregister
+        );
+        if told && matches!(outcome, Outcome::Accepted(_)) {
+            self.previous = None;
         }
         self.show(Some((action, &outcome)));
         let now = self.now();
@@ -250,3 +265,6 @@ async fn lost(losses: &mut Option<watch::Receiver<u64>>) {
         *losses = None;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,7 @@ use super::record::Record;
 use super::registrar::Registrar;
 use super::view::View;
 use crate::clock::{Clock, Timestamp};
-use crate::config::types::{Advertise, AppCheck, Config, Register};
+use crate::config::types::{Advertise, AppCheck, Config, Register, Registry};
 use crate::endpoint::Address;
 use crate::journal::Journal;
 use crate::registry::EmbeddedRegistry;
@@ -97,6 +97,8 @@ pub struct Registrations {
     unchecked: watch::Sender<AppHealth>,
     /// Why the process has to end: a registration with `fail_fast` failed.
     fatal: watch::Sender<Option<String>>,
+    /// `fail_fast` counts: until all of the first configuration were started.
+    armed: bool,
     /// All are to end, and nothing starts any more.
     ending: bool,
     /// When all were off their lists.
@@ -121,6 +123,7 @@ impl Registrations {
                 message: Arc::from("no check is configured"),
             }),
             fatal: watch::Sender::new(None),
+            armed: true,
             ending: false,
             left_at: Arc::default(),
             past: BTreeMap::new(),
@@ -166,6 +169,7 @@ impl Registrations {
             .filter_map(|l| l.register.check.as_ref())
             .collect();
         self.checks.retain(|(check, _)| used.contains(&check));
+        self.armed = false;
     }
 
     /// Starts again what could not be started: an address that was not there yet.
@@ -280,7 +284,7 @@ impl Registrations {
                 continue;
             }
             let client = match old.remove(name) {
-                Some(client) if client.config == *registry => Some(client),
+                Some(client) if is_same_registry(&client.config, registry) => Some(client),
                 Some(_) | None => {
                     let ours = embedded.get(name);
                     Client::new(registry, ours, self.clock, &mut self.rng).map(Arc::new)
@@ -339,7 +343,7 @@ impl Registrations {
             Ok(found) => found,
             Err(problem) => {
                 tracing::error!(service = %live.key.service, %problem, "the app cannot be registered");
-                if live.register.fail_fast {
+                if live.register.fail_fast && self.armed {
                     self.fatal.send_replace(Some(fatal(&live.key, &problem)));
                 }
                 live.problem = Some(problem);
@@ -377,7 +381,7 @@ impl Registrations {
             driver::run(start).await;
         });
         live.task = Some(task.abort_handle());
-        if live.register.fail_fast {
+        if live.register.fail_fast && self.armed {
             tokio::spawn(watch_first(
                 live.key.clone(),
                 live.view.clone(),
@@ -417,6 +421,7 @@ impl Live {
         let with_ours = Register {
             weight: register.weight,
             metadata: register.metadata.clone(),
+            fail_fast: register.fail_fast,
             ..self.register.clone()
         };
         self.problem.is_none() && with_ours == *register && Arc::ptr_eq(&self.client, client)
@@ -436,6 +441,15 @@ impl Live {
         }
         self
     }
+}
+
+/// Whether nothing differs that a registration uses.
+fn is_same_registry(known: &Registry, new: &Registry) -> bool {
+    let with_new = Registry {
+        empty: new.empty.clone(),
+        ..known.clone()
+    };
+    with_new == *new
 }
 
 /// Ends the process when the first call does not succeed.

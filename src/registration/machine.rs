@@ -197,7 +197,12 @@ impl Machine {
     pub fn lost(&mut self, now: Timestamp, rng: &mut fastrand::Rng) -> Option<Change> {
         match self.known {
             Known::Absent => None,
-            Known::Unsure | Known::Told(_) => Some(self.forgotten(now, rng)),
+            Known::Unsure | Known::Told(_) => {
+                let change = self.forgotten(now, rng);
+                // Or it has it again, as it was last told: the link repeats that.
+                self.known = Known::Unsure;
+                Some(change)
+            }
         }
     }
 
@@ -421,6 +426,12 @@ impl Machine {
                 let delay = Delays::refused(rng);
                 self.failed(action, why, delay, now, rng)
             }
+            // Whatever the mark says of it, it is taken off the list.
+            Action::Withdraw if self.wish == Wish::Gone => {
+                self.known = Known::Unsure;
+                self.next_try = now;
+                None
+            }
             Action::Withdraw => {
                 self.known = Known::Absent;
                 None
@@ -469,16 +480,21 @@ impl Machine {
             }
             Action::Register(_) => {
                 self.known = Known::Unsure;
-                self.next_try = now + delay;
+                // Bad news that came meanwhile does not wait either.
+                let bad = matches!(self.wish, Wish::Listed(Standing::Down) | Wish::Gone);
+                self.next_try = if bad { now } else { now + delay };
             }
             // It is to go anyway: the next step is to take it off the list.
             Action::Withdraw if self.wish == Wish::Gone => {
                 self.known = Known::Told(Standing::Down);
                 self.next_try = now;
             }
-            Action::Withdraw | Action::Deregister | Action::Observe => {
+            // It may have been done all the same.
+            Action::Withdraw => {
+                self.known = Known::Unsure;
                 self.next_try = now + delay;
             }
+            Action::Deregister | Action::Observe => self.next_try = now + delay,
         }
         first.then_some(Change::Failing { action, why })
     }

@@ -173,7 +173,7 @@ pub(super) struct Setup {
     pub(super) journal: Journal,
     health: watch::Sender<AppHealth>,
     leave: watch::Sender<bool>,
-    _changes: mpsc::UnboundedSender<Arc<dyn Registrar>>,
+    pub(super) changes: mpsc::UnboundedSender<Arc<dyn Registrar>>,
 }
 
 fn health(standing: Standing) -> AppHealth {
@@ -217,7 +217,7 @@ impl Setup {
             journal,
             health,
             leave,
-            _changes: changes,
+            changes,
         }
     }
 

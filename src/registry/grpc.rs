@@ -44,7 +44,9 @@ use body::Messages;
 /// Bytes of a message. A batch of instances is the longest.
 const MAX_MESSAGE: usize = 1024 * 1024;
 /// Requests of one connection at the same time.
-const MAX_STREAMS: u32 = 256;
+const MAX_STREAMS: u32 = 32;
+/// Bytes of a message of a client that has not made its set-up.
+const MAX_FIRST_MESSAGE: usize = 64 * 1024;
 /// Bytes of a head.
 const MAX_HEAD_BYTES: u32 = 16 * 1024;
 /// Messages that wait for a client to read them.
@@ -194,7 +196,7 @@ async fn respond(
         return response;
     }
     match request.uri().path() {
-        UNARY_PATH => match read_call(request.into_body()).await {
+        UNARY_PATH => match read_call(request.into_body(), max_message(client)).await {
             Ok(call) => {
                 let answer = calls::answer(registry, client, &call);
                 good(Messages::One(frame(&answer)))
@@ -212,14 +214,21 @@ async fn respond(
     }
 }
 
-async fn read_call(body: Incoming) -> Result<Payload, String> {
-    let whole = Limited::new(body, MAX_MESSAGE + 5).collect();
+fn max_message(client: &Client) -> usize {
+    match client.is_set_up() {
+        true => MAX_MESSAGE,
+        false => MAX_FIRST_MESSAGE,
+    }
+}
+
+async fn read_call(body: Incoming, most: usize) -> Result<Payload, String> {
+    let whole = Limited::new(body, most + 5).collect();
     let body = match tokio::time::timeout(BODY_TIMEOUT, whole).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(error)) => return Err(error.to_string()),
         Err(_) => return Err("the request did not come in time".to_owned()),
     };
-    let mut frames = Frames::new(MAX_MESSAGE);
+    let mut frames = Frames::new(most);
     frames.push(&body);
     let call = frames.next().map_err(|error| error.to_string())?;
     call.ok_or_else(|| FrameError::Cut.to_string())

@@ -149,7 +149,7 @@ fn beaten(registry: &EmbeddedRegistry, interval: Option<Duration>) -> Answer {
 
 pub(super) fn list(registry: &EmbeddedRegistry, params: &Params, caller: &Caller) -> Result {
     let service = params.service()?;
-    let clusters = params.get("clusters").unwrap_or_default();
+    let clusters = params.clusters()?;
     let healthy_only = params.flag("healthyOnly")?.unwrap_or(false);
     let mut list = listed(registry, &service, clusters, healthy_only);
     if let Some(address) = caller.push_address(params) {

@@ -7,6 +7,9 @@ use std::sync::Arc;
 use super::model::{InstanceKey, Refusal, ServiceKey, Target};
 use crate::endpoint::Weight;
 
+/// Bytes of a list of clusters.
+pub(super) const MAX_CLUSTERS: usize = 1024;
+
 /// Decoded parameters.
 #[derive(Debug, Default)]
 pub(super) struct Params(Vec<(String, String)>);
@@ -46,6 +49,18 @@ impl Params {
             .iter()
             .filter(|(key, value)| key == name && !value.is_empty());
         values.next().map(|(_, value)| value.as_str())
+    }
+
+    /// A list of clusters with commas; empty: all.
+    pub(super) fn clusters(&self) -> Result<&str, ParamError> {
+        let clusters = self.get("clusters").unwrap_or_default();
+        match clusters.len() <= MAX_CLUSTERS {
+            true => Ok(clusters),
+            false => Err(ParamError::Illegal {
+                name: "clusters",
+                rule: "it must not be longer than 1024 bytes",
+            }),
+        }
     }
 
     pub(super) fn required(&self, name: &'static str) -> Result<&str, ParamError> {

@@ -33,6 +33,8 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 const MAX_BODY_BYTES: usize = 256 * 1024;
 /// How long requests in flight may take at the end.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
+/// Of a connection: one that never reads its answers does not keep its place for ever.
+const LIFE: Duration = Duration::from_secs(600);
 /// After an accept error.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -154,6 +156,11 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         () = stopped(&mut shutdown) => {
             connection.as_mut().graceful_shutdown();
             connection.await
+        }
+        () = tokio::time::sleep(LIFE) => {
+            connection.as_mut().graceful_shutdown();
+            let rest = tokio::time::timeout(GRACE, connection).await;
+            rest.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = result {

@@ -28,6 +28,9 @@ pub const REPEAT: Duration = Duration::from_secs(1);
 /// Subscriptions of one connection.
 pub const MAX_SUBSCRIPTIONS: usize = 10_000;
 
+/// Subscriptions of one connection to one service: lists of clusters.
+pub const MAX_TOPICS: usize = 16;
+
 /// What is subscribed to: a service, and a list of clusters with commas (empty: all).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Topic {
@@ -96,7 +99,8 @@ impl Session {
 
     /// Subscribes; false when there are too many.
     pub fn subscribe(&mut self, topic: Topic) -> bool {
-        let room = self.subscriptions.len() < MAX_SUBSCRIPTIONS;
+        let room = self.subscriptions.len() < MAX_SUBSCRIPTIONS
+            && self.topics(&topic.service).count() < MAX_TOPICS;
         if !room && !self.subscriptions.contains(&topic) {
             return false;
         }
@@ -309,6 +313,12 @@ mod tests {
     #[test]
     fn subscriptions_are_bounded() {
         let mut session = ready();
+        for n in 0..MAX_TOPICS {
+            assert!(session.subscribe(topic("a", &n.to_string())));
+        }
+        assert!(!session.subscribe(topic("a", "x")) && session.subscribe(topic("a", "0")));
+        session.tear_down();
+        session.set_up();
         for n in 0..MAX_SUBSCRIPTIONS {
             assert!(session.subscribe(topic(&n.to_string(), "")));
         }

@@ -1,6 +1,7 @@
 //! Who may come in, when `users_file` is configured: names with passwords, and tokens that a login
 //! gives for a while. Without a file everybody may. The file is read again when it changes; a user who
-//! is gone or has a new password loses his tokens. Nobody is let in while it cannot be read.
+//! is gone or has a new password loses his tokens. Nobody is let in when it could not be read twice in
+//! a row: once may be an editor at work.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -55,6 +56,8 @@ struct Book {
     tokens: BTreeMap<String, (String, Timestamp)>,
     /// Of the file as it was last read, good or bad.
     seen: Option<Hash>,
+    /// The last reading was bad, and nothing was done about it yet.
+    doubtful: bool,
 }
 
 type Hash = [u8; 32];
@@ -136,11 +139,17 @@ impl Users {
         })
         .into();
         let mut book = self.book();
+        let doubtful = std::mem::take(&mut book.doubtful);
         if book.seen == Some(seen) {
             return;
         }
+        let users = read.and_then(|bytes| parse(&bytes));
+        if users.is_err() && book.seen.is_some() && !doubtful {
+            book.doubtful = true;
+            return;
+        }
         book.seen = Some(seen);
-        match read.and_then(|bytes| parse(&bytes)) {
+        match users {
             Ok(users) => {
                 info!(%path, users = users.len(), "registry users read");
                 book.replace(users);
@@ -296,6 +305,8 @@ mod tests {
         assert_eq!(users.check(by_token(&token), at(1)), Err(Denial::Token));
         assert_eq!(users.check(by_token(&other), at(1)), Ok(()));
         std::fs::remove_file(&path).unwrap();
+        users.take(std::fs::read(&path));
+        assert_eq!(users.check(by_token(&other), at(1)), Ok(()), "once");
         users.take(std::fs::read(&path));
         assert_eq!(users.check(by_token(&other), at(1)), Err(Denial::Token));
     }

@@ -344,11 +344,53 @@ fn a_lost_connection_loses_the_registration() {
     world.expect(Action::Register(Standing::Up), Outcome::DONE);
 }
 
+#[test]
+fn a_withdrawal_that_arrived_without_an_answer_is_undone_by_registering() {
+    let mut world = World::up(NACOS);
+    world.wish(DOWN);
+    world.expect(Action::Withdraw, failed());
+    world.wish(UP);
+    world.expect(Action::Register(Standing::Up), Outcome::DONE);
+    assert!(world.machine.is_up());
+}
+
+#[test]
+fn a_lost_connection_does_not_end_a_withdrawal() {
+    let mut world = World::up(BOUND);
+    world.wish(DOWN);
+    world.machine.lost(world.now, &mut world.rng);
+    world.expect(Action::Withdraw, Outcome::DONE);
+    assert_eq!(world.machine.due(), None);
+}
+
+#[test]
+fn bad_news_during_a_call_does_not_wait_after_it() {
+    for (wish, next) in [(DOWN, Action::Withdraw), (Wish::Gone, Action::Deregister)] {
+        let mut world = World::new(NACOS);
+        world.wish(UP);
+        let (register, _) = world.next().unwrap();
+        world.wish(wish);
+        world.done(register, Outcome::Refused("403".to_owned()));
+        let (action, after) = world.next().unwrap();
+        assert_eq!((action, after), (next, Duration::ZERO));
+    }
+}
+
+#[test]
+fn a_mark_that_finds_nothing_does_not_spare_the_end() {
+    let mut world = World::up(NACOS);
+    world.wish(Wish::Gone);
+    world.expect(Action::Withdraw, Outcome::Missing);
+    world.expect(Action::Deregister, Outcome::DONE);
+    assert!(world.machine.is_over());
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     Wish(Wish),
     Changed,
-    Lost,
+    /// With its connection; true: the next one has told it again already.
+    Lost(bool),
     /// The machine begins what is due, at its time.
     Begin,
     /// The n-th of those under way ends so.
@@ -362,20 +404,23 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
         1 => Just(Happening::Wish(DOWN)),
         1 => Just(Happening::Wish(Wish::Listed(Standing::Starting))),
         1 => Just(Happening::Changed),
-        1 => Just(Happening::Lost),
+        1 => any::<bool>().prop_map(Happening::Lost),
         12 => Just(Happening::Begin),
-        12 => (0..4usize, 0..6u8).prop_map(|(n, outcome)| Happening::End(n, outcome)),
+        12 => (0..4usize, 0..7u8).prop_map(|(n, outcome)| Happening::End(n, outcome)),
         2 => (1..90_000u64).prop_map(Happening::Pass),
     ];
     proptest::collection::vec(one, 0..120)
 }
+
+/// The sixth fails for us only: the registry did what was asked.
+const APPLIED: u8 = 6;
 
 fn outcome(n: u8) -> Outcome {
     match n {
         0 | 1 => Outcome::DONE,
         2 => terms(true),
         3 => Outcome::Missing,
-        4 => failed(),
+        4 | APPLIED => failed(),
         _ => Outcome::Refused("no".to_owned()),
     }
 }
@@ -387,6 +432,8 @@ struct Checked {
     under_way: Vec<Action>,
     registered: bool,
     leaving: bool,
+    /// What the registry really shows.
+    shown: Option<Standing>,
 }
 
 impl Checked {
@@ -426,9 +473,20 @@ impl Checked {
         self.under_way.push(action);
     }
 
-    fn end(&mut self, n: usize, result: Outcome) {
+    fn end(&mut self, n: usize, result: Outcome, applied: bool) {
         if n < self.under_way.len() {
             let action = self.under_way.remove(n);
+            match action {
+                _ if result == Outcome::Missing => self.shown = None,
+                Action::Register(standing) if applied => self.shown = Some(standing),
+                Action::Withdraw if applied => self.shown = Some(Standing::Down),
+                Action::Deregister if applied => self.shown = None,
+                Action::Register(_)
+                | Action::Withdraw
+                | Action::Deregister
+                | Action::Beat(_)
+                | Action::Observe => {}
+            }
             self.world.done(action, result);
         }
     }
@@ -440,6 +498,7 @@ impl Checked {
             under_way: Vec::new(),
             registered: false,
             leaving: false,
+            shown: None,
         };
         for happening in happenings {
             match happening {
@@ -448,12 +507,15 @@ impl Checked {
                     checked.world.wish(wish);
                 }
                 Happening::Changed => checked.world.machine.changed(checked.world.now),
-                Happening::Lost => {
+                Happening::Lost(shown) => {
+                    checked.shown = checked.shown.filter(|_| shown);
                     let world = &mut checked.world;
                     world.machine.lost(world.now, &mut world.rng);
                 }
                 Happening::Begin => checked.begin(),
-                Happening::End(n, result) => checked.end(n, outcome(result)),
+                Happening::End(n, result) => {
+                    checked.end(n, outcome(result), matches!(result, 0..=2 | APPLIED));
+                }
                 Happening::Pass(millis) => {
                     checked.world.now = checked.world.now + Duration::from_millis(millis);
                 }
@@ -465,14 +527,14 @@ impl Checked {
     /// From here on the registry answers well. The calls until `settled`.
     fn settle(&mut self, settled: impl Fn(&Machine) -> bool) -> usize {
         while !self.under_way.is_empty() {
-            self.end(0, Outcome::DONE);
+            self.end(0, Outcome::DONE, true);
         }
         for calls in 0..10 {
             if settled(&self.world.machine) {
                 return calls;
             }
             self.begin();
-            self.end(0, Outcome::DONE);
+            self.end(0, Outcome::DONE, true);
         }
         panic!("it never settles: {:?}", self.world.machine);
     }
@@ -497,6 +559,8 @@ proptest! {
             !matches!(machine.told(), Some(Standing::Up)) && machine.due().is_none()
         });
         prop_assert!(calls <= 4, "{calls}");
+        let up = checked.shown == Some(Standing::Up);
+        prop_assert_eq!(up, last == UP, "{:?}", checked.shown);
     }
 
     #[test]
@@ -507,5 +571,6 @@ proptest! {
         let calls = checked.settle(Machine::is_over);
         prop_assert!(calls <= 2, "{calls}");
         prop_assert_eq!(checked.world.machine.due(), None);
+        prop_assert_eq!(checked.shown, None);
     }
 }

@@ -140,7 +140,8 @@ impl Registrar for GrpcRegistrar {
     }
 
     fn losses(&self) -> Option<watch::Receiver<u64>> {
-        Some(self.link.losses())
+        // What is persistent does not go with its connection.
+        self.record.ephemeral.then(|| self.link.losses())
     }
 }
 

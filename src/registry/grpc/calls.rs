@@ -128,7 +128,7 @@ fn batch(registry: &EmbeddedRegistry, client: &Client, call: Naming) -> Result<F
 
 fn subscribe(registry: &EmbeddedRegistry, client: &Client, call: Naming) -> Result<Fields, Denied> {
     let service = service(&call)?;
-    let clusters = call.clusters.unwrap_or_default();
+    let clusters = clusters(call.clusters)?;
     let topic = Topic {
         service: service.clone(),
         clusters: clusters.clone(),
@@ -147,7 +147,7 @@ fn subscribe(registry: &EmbeddedRegistry, client: &Client, call: Naming) -> Resu
 
 fn query(registry: &EmbeddedRegistry, _: &Client, call: Naming) -> Result<Fields, Denied> {
     let service = service(&call)?;
-    let clusters = call.cluster.unwrap_or_default();
+    let clusters = clusters(call.cluster)?;
     let healthy_only = call.healthy_only.unwrap_or(false);
     let info = service_info(registry, &service, &clusters, healthy_only);
     Ok(fields(json!({"serviceInfo": info})))
@@ -196,6 +196,18 @@ fn publish(
 fn service(call: &Naming) -> Result<ServiceKey, Denied> {
     let name = call.service_name.as_deref().unwrap_or_default();
     ServiceKey::new(call.namespace.as_deref(), call.group_name.as_deref(), name).map_err(refused)
+}
+
+/// A list of clusters with commas, of bounded length.
+fn clusters(given: Option<String>) -> Result<String, Denied> {
+    let clusters = given.unwrap_or_default();
+    match clusters.len() <= params::MAX_CLUSTERS {
+        true => Ok(clusters),
+        false => {
+            let what = format!("clusters are longer than {} bytes", params::MAX_CLUSTERS);
+            Err(Denied::new(code::INVALID_PARAM, what))
+        }
+    }
 }
 
 fn registration(instance: &Instance) -> Result<Registration, Denied> {
