@@ -84,10 +84,7 @@ impl Plane {
             .filter(|(name, _)| wanted.as_ref().is_none_or(|w| w.as_ref() == Some(*name)))
             .map(|(name, live)| {
                 let (reply, answer) = oneshot::channel();
-                let commands = live.commands.clone();
-                tokio::spawn(async move {
-                    let _gone = commands.send(Command::View(reply)).await;
-                });
+                let _gone = live.commands.send(Command::View(reply));
                 View {
                     aliases: self.aliases(name),
                     answer,

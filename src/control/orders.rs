@@ -48,10 +48,10 @@ impl Plane {
             force: order.force,
             signed: order.signed,
         });
+        let (answer, answered) = oneshot::channel();
+        // A driver that ended meanwhile is no upstream any more.
+        let _gone = commands.send(Command::Override(order, answer));
         tokio::spawn(async move {
-            let (answer, answered) = oneshot::channel();
-            // A driver that ended meanwhile is no upstream any more.
-            let _gone = commands.send(Command::Override(order, answer)).await;
             let _gone = reply.send(answered.await.ok());
         });
     }
@@ -67,7 +67,7 @@ impl Plane {
             for commands in drivers {
                 let (answer, answered) = oneshot::channel();
                 let command = Command::ClearOverride(id, signed.clone(), answer);
-                let _gone = commands.send(command).await;
+                let _gone = commands.send(command);
                 done = answered.await.ok().flatten();
                 if done.is_some() {
                     break;

@@ -93,7 +93,8 @@ pub(super) struct LiveUpstream {
     pub(super) since: Timestamp,
     pub(super) key: SourceKey,
     pub(super) policy: Arc<Policy>,
-    pub(super) commands: mpsc::Sender<Command>,
+    /// Without a bound, so that orders are taken in the order they were given.
+    pub(super) commands: mpsc::UnboundedSender<Command>,
     /// Overrides in force: such an upstream is not forgotten.
     pub(super) overrides: Arc<AtomicUsize>,
 }
@@ -330,11 +331,8 @@ impl Plane {
                     old_policy_gone: gone,
                     source,
                 };
-                let commands = live.commands.clone();
-                tokio::spawn(async move {
-                    // A driver that is gone has no settings to change.
-                    let _gone = commands.send(Command::Settings(Box::new(settings))).await;
-                });
+                // A driver that is gone has no settings to change.
+                let _gone = live.commands.send(Command::Settings(Box::new(settings)));
                 live.route = route(&live.upstream);
                 live.policy = policy;
                 live.key = key;
@@ -344,7 +342,7 @@ impl Plane {
             return;
         }
         let upstream = Arc::new(Upstream::new(Arc::clone(name), self.workers));
-        let (commands, queue) = mpsc::channel(16);
+        let (commands, queue) = mpsc::unbounded_channel();
         self.seed = self
             .seed
             .wrapping_mul(6_364_136_223_846_793_005)

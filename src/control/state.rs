@@ -172,10 +172,7 @@ impl Plane {
         if path.is_some() {
             for (name, live) in &self.upstreams {
                 let (reply, answer) = oneshot::channel();
-                let commands = live.commands.clone();
-                drop(tokio::spawn(async move {
-                    let _gone = commands.send(Command::Remember(reply)).await;
-                }));
+                let _gone = live.commands.send(Command::Remember(reply));
                 asked.push((name.to_string(), answer));
             }
         }

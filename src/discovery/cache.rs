@@ -135,13 +135,14 @@ impl Cache {
         if file.version != VERSION || file.service != Service::of(query) {
             return None;
         }
+        let saved = UNIX_EPOCH.checked_add(Duration::from_secs(file.saved_unix_s))?;
         let endpoints: Vec<Endpoint> = file.endpoints.iter().filter_map(Entry::endpoint).collect();
         Some(Cached {
             set: EndpointSet {
                 endpoints: endpoints.into(),
                 health_unknown: file.health_unknown,
             },
-            saved: UNIX_EPOCH + Duration::from_secs(file.saved_unix_s),
+            saved,
         })
     }
 
@@ -388,6 +389,28 @@ mod tests {
         assert_eq!(cache.set("r", &query), None);
         assert!(!path.exists());
         assert!(path.with_extension("corrupt").exists());
+    }
+
+    #[test]
+    fn a_time_beyond_all_calendars_is_no_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::default();
+        cache.set_folder(Some(folder.path()));
+        let query = ServiceQuery::named("s");
+        let path = path(folder.path(), "r", &query);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        for (saved_unix_s, found) in [(1, true), (u64::MAX, false)] {
+            let file = SetFile {
+                version: VERSION,
+                saved_unix_s,
+                registry: "r".to_owned(),
+                service: Service::of(&query),
+                health_unknown: false,
+                endpoints: Vec::new(),
+            };
+            fs::write(&path, serde_json::to_vec(&file).unwrap()).unwrap();
+            assert_eq!(cache.set("r", &query).is_some(), found);
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::eureka::EurekaSource;
 use super::file::FileSource;
 use super::kubernetes::KubernetesSource;
 use super::nacos::NacosSource;
+use super::schedule::{Outcome, Schedule};
 use super::source::Source;
 use super::stats::{Counters, RegistryStats};
 use super::subscription::{Failure, Subscription};
@@ -23,12 +24,13 @@ use super::zookeeper::ZookeeperSource;
 use super::{Deps, NamesView, RegistryEvents, ServiceQuery, ServiceView};
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Registry, RegistryKind};
+use crate::http_client::jitter::Jitter;
 use crate::protocol::dubbo_registry::nacos_names;
 
-/// Names are read again at least this often, where the registry does not tell of changes.
+/// Names are read again about this often, where the registry does not tell of changes.
 const NAMES_PERIOD: Duration = Duration::from_secs(30);
 
-/// The same after a failure.
+/// The same after the first failures, before any answer; grows as that of subscriptions.
 const NAMES_RETRY: Duration = Duration::from_secs(5);
 
 /// Names are read for an unknown one at most this often.
@@ -184,7 +186,8 @@ impl RegistryHandle {
         // Whoever gives up during the read leaves the limit in force.
         let before = refreshed.is_some_and(|(_, answered)| answered);
         *refreshed = Some((now, before));
-        let answered = self.0.read_names().await;
+        let outcome = self.0.read_names().await;
+        let answered = matches!(outcome, Outcome::Answered { .. });
         *refreshed = Some((self.0.shared.clock.now(), answered));
         answered
     }
@@ -199,7 +202,7 @@ impl RegistryHandle {
 }
 
 impl Inner {
-    async fn read_names(&self) -> bool {
+    async fn read_names(&self) -> Outcome {
         let result = self.source.clone().names().await;
         let now = self.shared.clock.now();
         match result {
@@ -217,15 +220,21 @@ impl Inner {
                     view.last_success = Some(now);
                     view.error = None;
                 });
-                true
+                Outcome::Answered {
+                    period: NAMES_PERIOD,
+                }
             }
             Err(failure) => {
                 let error: Arc<str> = failure.to_string().into();
-                if matches!(failure, Failure::Unanswered(_)) {
-                    self.shared.unanswered(&error);
-                }
+                let outcome = match failure {
+                    Failure::Unanswered(_) => {
+                        self.shared.unanswered(&error);
+                        Outcome::Failed
+                    }
+                    Failure::Refused(_) => Outcome::Refused,
+                };
                 self.names.send_modify(|view| view.error = Some(error));
-                false
+                outcome
             }
         }
     }
@@ -291,19 +300,26 @@ impl Shared {
 
 async fn follow_names(inner: Arc<Inner>) {
     let mut changes = inner.source.names_changes();
+    let jitter = Jitter::new(fastrand::Rng::with_seed(inner.shared.seed));
+    let mut schedule = Schedule::new(NAMES_RETRY);
     loop {
         if let Some(changes) = &mut changes {
             changes.mark_unchanged();
         }
-        let answered = tokio::select! {
+        let outcome = tokio::select! {
             () = inner.names.closed() => None,
-            answered = inner.read_names() => Some(answered),
+            outcome = inner.read_names() => Some(outcome),
         };
+        let pause = outcome.map_or(Duration::ZERO, |outcome| schedule.next(outcome, &jitter));
+        let answered = matches!(outcome, Some(Outcome::Answered { .. }));
         let due = async {
-            match (&mut changes, answered) {
-                (Some(changes), _) => drop(changes.changed().await),
-                (None, Some(true)) => tokio::time::sleep(NAMES_PERIOD).await,
-                (None, Some(false) | None) => tokio::time::sleep(NAMES_RETRY).await,
+            match &mut changes {
+                Some(changes) if answered => drop(changes.changed().await),
+                Some(changes) => tokio::select! {
+                    _ = changes.changed() => {}
+                    () = tokio::time::sleep(pause) => {}
+                },
+                None => tokio::time::sleep(pause).await,
             }
         };
         tokio::select! {
@@ -314,5 +330,95 @@ async fn follow_names(inner: Arc<Inner>) {
             }
             () = due => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::config::types::{EmptyPolicy, OnEmpty, RegistryTls};
+    use crate::discovery::NoEvents;
+    use crate::discovery::source::{Listing, Task};
+
+    /// Lists names, unless it is told to fail.
+    #[derive(Debug)]
+    struct Lister {
+        asked: AtomicUsize,
+        failing: watch::Sender<bool>,
+        changes: Option<watch::Sender<u64>>,
+    }
+
+    impl Source for Lister {
+        fn follow(self: Arc<Self>, subscription: Subscription) -> Task {
+            Box::pin(async move { subscription.closed().await })
+        }
+
+        fn names(self: Arc<Self>) -> Listing {
+            Box::pin(async move {
+                self.asked.fetch_add(1, Ordering::Relaxed);
+                if *self.failing.borrow() {
+                    return Err(Failure::Unanswered("away".to_owned()));
+                }
+                Ok(vec!["a".into()])
+            })
+        }
+
+        fn names_changes(&self) -> Option<watch::Receiver<u64>> {
+            self.changes.as_ref().map(watch::Sender::subscribe)
+        }
+    }
+
+    fn start(told: bool, seed: u64) -> (Arc<Lister>, RegistryHandle) {
+        let config = Registry {
+            name: "r".into(),
+            kind: RegistryKind::File {
+                path: "none".into(),
+            },
+            empty: EmptyPolicy {
+                on_empty: OnEmpty::Hold,
+                grace: Duration::from_secs(30),
+                answers: 3,
+                shrink_percent: 50,
+            },
+            max_in_flight: 8,
+            timeout: Duration::from_secs(5),
+            tls: RegistryTls::default(),
+        };
+        let deps = Deps {
+            embedded: None,
+            cache: Cache::default(),
+            parser: |_, _| Ok(BTreeMap::new()),
+            clock: Clock::new(),
+            events: Arc::new(NoEvents),
+            seed,
+        };
+        let source = Arc::new(Lister {
+            asked: AtomicUsize::new(0),
+            failing: watch::Sender::new(true),
+            changes: told.then(watch::Sender::default),
+        });
+        let handle = RegistryHandle::new(Shared::new(&config, &deps), source.clone());
+        (source, handle)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_processes_do_not_read_names_at_one_moment() {
+        let mut firsts = Vec::new();
+        for seed in 0..5 {
+            let (source, handle) = start(false, seed);
+            source.failing.send_replace(false);
+            let clock = Clock::new();
+            let start = clock.now();
+            let _names = handle.names();
+            while source.asked.load(Ordering::Relaxed) < 2 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            firsts.push(clock.now().since(start).as_millis() / 100);
+        }
+        firsts.dedup();
+        assert_eq!(firsts.len(), 5, "{firsts:?}");
     }
 }

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use super::ServiceQuery;
 use super::source::{Listing, Source, Task};
 use super::subscription::{Answer, Failure, Subscription};
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Kubernetes, Registry};
 use crate::http_client::auth::{Auth, TokenFile};
 use crate::http_client::jitter::Jitter;
@@ -170,13 +170,15 @@ impl KubernetesSource {
         let mut seen = Seen::default();
         loop {
             let known = receiver.borrow_and_update().clone();
-            let recheck = self.look(&mut subscription, &known, &mut seen, &namespace, &name);
+            self.look(&mut subscription, &known, &mut seen, &namespace, &name);
+            let now = self.api.clock.now();
+            let pause = seen.recheck_at.map_or(LOST_PERIOD, |at| at.since(now));
             tokio::select! {
-                alive = subscription.sleep(recheck.unwrap_or(LOST_PERIOD)) => {
+                alive = subscription.sleep(pause) => {
                     if !alive {
                         return;
                     }
-                    if recheck.is_some() {
+                    if seen.recheck_at.take().is_some() {
                         seen.answers = 0;
                         seen.slices = None;
                     }
@@ -191,7 +193,7 @@ impl KubernetesSource {
         }
     }
 
-    /// Tells a subscription what is new of its namespace. `Some`: it is held; tell again after this.
+    /// Tells a subscription what is new of its namespace.
     fn look(
         &self,
         subscription: &mut Subscription,
@@ -199,7 +201,7 @@ impl KubernetesSource {
         seen: &mut Seen,
         namespace: &str,
         name: &str,
-    ) -> Option<Duration> {
+    ) {
         if let Some(failure) = &known.failure {
             if seen.failures != known.failures {
                 seen.failures = known.failures;
@@ -210,11 +212,13 @@ impl KubernetesSource {
                     subscription.set_period(LOST_PERIOD);
                 }
             }
-            return None;
+            return;
         }
-        let services = known.services.as_ref()?;
+        let Some(services) = &known.services else {
+            return;
+        };
         if seen.answers == known.answers {
-            return None;
+            return;
         }
         (seen.answers, seen.in_a_row) = (known.answers, 0);
         let slices = services.get(name).cloned().unwrap_or_default();
@@ -223,7 +227,7 @@ impl KubernetesSource {
             && now.since(*at) < REFRESH
             && (Arc::ptr_eq(last, &slices) || (last.is_empty() && slices.is_empty()))
         {
-            return None;
+            return;
         }
         subscription.set_period(match known.bookmarks {
             true => BOOKMARK_PERIOD,
@@ -232,15 +236,17 @@ impl KubernetesSource {
         let found = set::endpoints(&slices, namespace, &self.choice);
         seen.slices = Some((slices, now));
         match found {
-            Ok((endpoints, skipped)) => subscription.answer(Answer {
-                endpoints,
-                health_unknown: false,
-                skipped: skipped + known.skipped,
-            }),
+            Ok((endpoints, skipped)) => {
+                let held = subscription.answer(Answer {
+                    endpoints,
+                    health_unknown: false,
+                    skipped: skipped + known.skipped,
+                });
+                seen.recheck_at = held.map(|recheck| now + recheck);
+            }
             Err(why) => {
                 let what = format!("service `{name}` in namespace `{namespace}`: {why}");
                 subscription.failed(&Failure::Refused(what));
-                None
             }
         }
     }
@@ -294,7 +300,10 @@ struct Seen {
     answers: u64,
     failures: u64,
     in_a_row: u32,
-    slices: Option<(Slices, crate::clock::Timestamp)>,
+    slices: Option<(Slices, Timestamp)>,
+    /// When an answer that is held is to be told again; what happens elsewhere in the namespace does
+    /// not put that off.
+    recheck_at: Option<Timestamp>,
 }
 
 impl Watched {

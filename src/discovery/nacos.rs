@@ -31,7 +31,7 @@ use tokio::sync::{OnceCell, broadcast};
 use super::schedule::{LONGEST, Outcome, Schedule};
 use super::source::{Listing, Source, Task};
 use super::subscription::{Answer, Failure, Subscription};
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Nacos, NacosProtocol, Registry};
 use crate::http_client::auth::Auth;
 use crate::http_client::jitter::Jitter;
@@ -49,6 +49,8 @@ use udp::UdpPush;
 const LEAST_DELAY: Duration = Duration::from_secs(3);
 /// Between two polls because of pushes, at least.
 const HINT_PAUSE: Duration = Duration::from_secs(1);
+/// Before a socket for pushes that could not be opened is tried again.
+const UDP_RETRY: Duration = Duration::from_secs(60);
 /// The delay before the server has said one.
 const FIRST_DELAY: Duration = Duration::from_secs(10);
 /// The port of a server that names none.
@@ -117,7 +119,9 @@ pub(super) struct NacosSource {
     config: Nacos,
     registry: Registry,
     list: OnceLock<Option<ServerList>>,
-    udp: OnceCell<Option<UdpPush>>,
+    udp: OnceCell<UdpPush>,
+    /// When that was last tried; held meanwhile.
+    udp_tried: tokio::sync::Mutex<Option<Timestamp>>,
     seed: u64,
 }
 
@@ -167,6 +171,7 @@ impl NacosSource {
             registry: registry.clone(),
             list: OnceLock::new(),
             udp: OnceCell::new(),
+            udp_tried: tokio::sync::Mutex::default(),
             seed,
         }
     }
@@ -212,10 +217,16 @@ impl NacosSource {
         if !self.config.udp_push {
             return None;
         }
-        let udp = self
-            .udp
-            .get_or_init(|| UdpPush::start(self.servers.clone()));
-        udp.await.as_ref()
+        let mut tried = self.udp_tried.lock().await;
+        let now = self.clock.now();
+        let wait = tried.is_some_and(|at| now.since(at) < UDP_RETRY);
+        if self.udp.get().is_none() && !wait {
+            *tried = Some(now);
+            let started = UdpPush::start(self.servers.clone(), self.clock).await;
+            // Nobody else sets it meanwhile.
+            drop(started.map(|started| self.udp.set(started)));
+        }
+        self.udp.get()
     }
 
     /// The same with other servers, beginning at the first.
@@ -339,15 +350,8 @@ impl NacosSource {
         link: Option<&Link>,
     ) -> Polled {
         let mut query = list_query(wanted);
-        let udp = self.udp().await;
-        let mut hints = udp.map(UdpPush::hints);
+        let mut hints = None;
         let mut headers = Vec::new();
-        if let Some(udp) = udp {
-            let (ip, port) = (udp.address.ip(), udp.address.port());
-            query.push_str(&format!("&udpPort={port}&clientIP={ip}"));
-            let agent = HeaderValue::from_static(udp::PUSHED_AGENT);
-            headers.push((header::USER_AGENT, agent));
-        }
         let mut link_up = pin!(async {
             match link {
                 Some(link) => up(link).await,
@@ -357,6 +361,15 @@ impl NacosSource {
         let mut schedule = Schedule::new(FIRST_DELAY);
         subscription.set_period(schedule.period());
         loop {
+            if headers.is_empty()
+                && let Some(udp) = self.udp().await
+            {
+                hints = Some(udp.hints());
+                let (ip, port) = (udp.address.ip(), udp.address.port());
+                query.push_str(&format!("&udpPort={port}&clientIP={ip}"));
+                let agent = HeaderValue::from_static(udp::PUSHED_AGENT);
+                headers.push((header::USER_AGENT, agent));
+            }
             let result = tokio::select! {
                 () = subscription.closed() => return Polled::Closed,
                 () = link_up.as_mut() => return Polled::LinkUp,

@@ -111,7 +111,7 @@ pub enum Verdict {
     Take,
     /// This server cannot now; another one may.
     Next,
-    /// No server will ever answer this.
+    /// This server will never answer this.
     Refuse,
 }
 
@@ -194,10 +194,11 @@ impl Servers {
         list.clone()
     }
 
-    /// Asks the current server, then the others once each, until `judge` takes an answer.
+    /// Asks the current server, then the others once each, until `judge` takes an answer. A refusal of
+    /// one may be its own: it runs another release, or lacks something.
     ///
     /// # Errors
-    /// The last server's failure, or the first refusal.
+    /// The first refusal, or the last server's failure.
     pub async fn ask(
         &self,
         call: &Call,
@@ -207,6 +208,7 @@ impl Servers {
         let list = self.list();
         let start = self.current.load(Ordering::Relaxed);
         let mut last = CallError::Refused("no servers are configured".to_owned());
+        let mut refused = None;
         for turn in 0..list.len() {
             let index = start.wrapping_add(turn) % list.len().max(1);
             let Some(server) = list.get(index) else {
@@ -221,7 +223,7 @@ impl Servers {
                         server: index,
                     });
                 }
-                Err(refused @ CallError::Refused(_)) => return Err(refused),
+                Err(refusal @ CallError::Refused(_)) => refused = refused.or(Some(refusal)),
                 Err(failure) => {
                     debug!(%failure, "registry server failed");
                     last = failure;
@@ -229,7 +231,7 @@ impl Servers {
             }
         }
         self.advance(start, list.len());
-        Err(last)
+        Err(refused.unwrap_or(last))
     }
 
     /// Opens a stream at the current server. Any status is an answer but a 401 or 403 that a new

@@ -265,7 +265,7 @@ impl Driver {
     }
 
     /// Runs until control drops the other end of `commands`.
-    pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+    pub async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
         self.endpoints_changed();
         self.carry_out();
         loop {

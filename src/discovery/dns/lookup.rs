@@ -51,7 +51,7 @@ pub(super) trait Lookup: fmt::Debug + Send + Sync {
 pub(super) struct Resolver {
     config: Dns,
     timeout: Duration,
-    current: Mutex<Option<(Stamp, TokioResolver)>>,
+    current: Mutex<Option<(Stamp, Current)>>,
 }
 
 impl fmt::Debug for Resolver {
@@ -60,6 +60,13 @@ impl fmt::Debug for Resolver {
             .field("config", &self.config)
             .finish_non_exhaustive()
     }
+}
+
+/// A resolver, and the domains that names are searched in.
+#[derive(Clone)]
+struct Current {
+    resolver: TokioResolver,
+    domains: Vec<Name>,
 }
 
 /// When the system's files were last changed: a laptop moves between networks.
@@ -75,7 +82,7 @@ impl Resolver {
     }
 
     /// The one for the system's present settings.
-    fn resolver(&self) -> Result<TokioResolver, String> {
+    fn resolver(&self) -> Result<Current, String> {
         let changed = |path: &str| std::fs::metadata(Path::new(path)).ok()?.modified().ok();
         let stamp = if self.config.servers.is_empty() {
             [changed("/etc/resolv.conf"), changed("/etc/hosts")]
@@ -84,17 +91,18 @@ impl Resolver {
         };
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         match &*current {
-            Some((of, resolver)) if *of == stamp => Ok(resolver.clone()),
+            Some((of, known)) if *of == stamp => Ok(known.clone()),
             Some(_) | None => {
-                let resolver = self.build().map_err(|e| format!("no resolver: {e}"))?;
-                *current = Some((stamp, resolver.clone()));
-                Ok(resolver)
+                let built = self.build().map_err(|e| format!("no resolver: {e}"))?;
+                *current = Some((stamp, built.clone()));
+                Ok(built)
             }
         }
     }
 
-    fn build(&self) -> Result<TokioResolver, NetError> {
+    fn build(&self) -> Result<Current, NetError> {
         let provider = TokioRuntimeProvider::default();
+        let mut domains = Vec::new();
         let own = !self.config.servers.is_empty();
         let mut builder = if own && !self.config.search {
             let config = ResolverConfig::from_parts(None, Vec::new(), self.servers());
@@ -111,6 +119,9 @@ impl Resolver {
                         .retain(|c| c.protocol.to_protocol().is_stream());
                 }
             }
+            if self.config.search {
+                domains = domain.iter().chain(&search).cloned().collect();
+            }
             let config = ResolverConfig::from_parts(domain, search, servers);
             let mut builder = TokioResolver::builder_with_config(config, provider);
             *builder.options_mut() = options;
@@ -125,7 +136,8 @@ impl Resolver {
         } else {
             ResolveHosts::Always
         };
-        builder.build()
+        let resolver = builder.build()?;
+        Ok(Current { resolver, domains })
     }
 
     fn servers(&self) -> Vec<NameServerConfig> {
@@ -146,15 +158,11 @@ impl Resolver {
 
 impl Lookup for Resolver {
     fn ask(&self, name: &str, kind: Kind) -> Asked {
-        let resolver = self.resolver();
-        // A dot at the end keeps the search list away.
-        let full = if self.config.search {
-            name.to_owned()
-        } else {
-            format!("{name}.")
-        };
+        let current = self.resolver();
+        // As it is: read as an international name, one with an underscore inside would be none.
+        let parsed = Name::from_ascii(name).map_err(|error| format!("{name}: {error}"));
         Box::pin(async move {
-            let resolver = resolver?;
+            let Current { resolver, domains } = current?;
             // A cached alias would hide that it is over.
             resolver.clear_cache();
             let record = match kind {
@@ -162,18 +170,69 @@ impl Lookup for Resolver {
                 Kind::Addresses(Family::V6) => RecordType::AAAA,
                 Kind::Services => RecordType::SRV,
             };
-            // As it is: read as an international name, one with an underscore inside would be none.
-            let name = Name::from_ascii(&full).map_err(|error| format!("{full}: {error}"))?;
-            match resolver.lookup(name, record).await {
-                Ok(lookup) => Ok(read(lookup.answers(), lookup.additionals())),
-                Err(NetError::Dns(DnsError::NoRecordsFound(none))) => Ok(Reply {
-                    ttl: none.negative_ttl.map(|s| Duration::from_secs(s.into())),
-                    ..Reply::default()
-                }),
-                Err(error) => Err(format!("{record} of {full}: {error}")),
-            }
+            let names = candidates(&parsed?, &domains, resolver.options().ndots);
+            first_answer(names, |name| one(resolver.clone(), name, record)).await
         })
     }
+}
+
+/// One absolute name.
+async fn one(resolver: TokioResolver, name: Name, record: RecordType) -> Result<Reply, String> {
+    match resolver.lookup(name.clone(), record).await {
+        Ok(lookup) => Ok(read(lookup.answers(), lookup.additionals())),
+        Err(NetError::Dns(DnsError::NoRecordsFound(none))) => Ok(Reply {
+            ttl: none.negative_ttl.map(|s| Duration::from_secs(s.into())),
+            ..Reply::default()
+        }),
+        Err(error) => Err(format!("{record} of {name}: {error}")),
+    }
+}
+
+/// The absolute names that a name may mean, in the order they are asked for: with fewer dots than
+/// `ndots` it is itself the last of them. (hickory's own search tells what came of the last one only:
+/// a failure of an earlier one would look like an empty answer.)
+fn candidates(name: &Name, domains: &[Name], ndots: usize) -> Vec<Name> {
+    let mut itself = name.clone();
+    itself.set_fqdn(true);
+    let mut names: Vec<Name> = Vec::new();
+    for domain in domains {
+        // What becomes too long is no name.
+        let Ok(mut found) = name.clone().append_domain(domain) else {
+            continue;
+        };
+        found.set_fqdn(true);
+        if !names.contains(&found) && found != itself {
+            names.push(found);
+        }
+    }
+    let first = usize::from(name.num_labels()) > ndots || name.is_localhost();
+    names.insert(if first { 0 } else { names.len() }, itself);
+    names
+}
+
+/// The first reply with a record. Empty only when all are: a name that could not be asked for may
+/// have records.
+async fn first_answer<F: Future<Output = Result<Reply, String>>>(
+    names: Vec<Name>,
+    ask: impl Fn(Name) -> F,
+) -> Result<Reply, String> {
+    let mut failure = None;
+    let mut none: Option<Reply> = None;
+    for name in names {
+        match ask(name).await {
+            Ok(reply) if reply.ips.is_empty() && reply.services.is_empty() => {
+                let ttl = none.as_ref().and_then(|none| none.ttl);
+                let least = reply.ttl.into_iter().chain(ttl).min();
+                none = Some(Reply {
+                    ttl: least,
+                    ..Reply::default()
+                });
+            }
+            Ok(reply) => return Ok(reply),
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    failure.map_or_else(|| Ok(none.unwrap_or_default()), Err)
 }
 
 fn read(answers: &[Record], additionals: &[Record]) -> Reply {
@@ -220,4 +279,62 @@ fn ip(data: &RData) -> Option<IpAddr> {
 fn bare(name: &Name) -> Arc<str> {
     let text = name.to_ascii().to_ascii_lowercase();
     text.trim_end_matches('.').into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::from_ascii(text).unwrap()
+    }
+
+    #[test]
+    fn names_are_searched_in_the_order_that_their_dots_say() {
+        let domains = [name("ns.svc.local"), name("svc.local."), name("svc.local")];
+        let asked = |text: &str, ndots: usize| -> Vec<String> {
+            let names = candidates(&name(text), &domains, ndots);
+            names.iter().map(Name::to_ascii).collect()
+        };
+        let searched = ["db.ns.svc.local.", "db.svc.local.", "db."];
+        assert_eq!(asked("db", 1), searched);
+        assert_eq!(asked("a.db", 1)[0], "a.db.");
+        assert_eq!(asked("a.db", 1).len(), 3);
+        assert_eq!(asked("a.db", 5)[2], "a.db.");
+        assert_eq!(candidates(&name("db"), &[], 1), [name("db.")]);
+    }
+
+    #[tokio::test]
+    async fn a_failed_candidate_is_no_empty_answer() {
+        let domains = [name("one"), name("two")];
+        let names = candidates(&name("db"), &domains, 1);
+        let found = || Reply {
+            ips: vec![IpAddr::from([10, 0, 0, 1])],
+            ..Reply::default()
+        };
+        let empty = |ttl: u64| Reply {
+            ttl: Some(Duration::from_secs(ttl)),
+            ..Reply::default()
+        };
+        let failed = || Err("SERVFAIL".to_owned());
+        let result = first_answer(names.clone(), |name: Name| async move {
+            match name.to_ascii().as_str() {
+                "db.one." => failed(),
+                _ => Ok(empty(9)),
+            }
+        });
+        assert_eq!(result.await, failed());
+        let result = first_answer(names.clone(), |name: Name| async move {
+            match name.to_ascii().as_str() {
+                "db.one." => failed(),
+                "db.two." => Ok(found()),
+                other => panic!("{other} was asked for"),
+            }
+        });
+        assert_eq!(result.await, Ok(found()));
+        let result = first_answer(names, |name: Name| async move {
+            Ok(empty(name.to_ascii().len() as u64))
+        });
+        assert_eq!(result.await, Ok(empty(3)));
+    }
 }

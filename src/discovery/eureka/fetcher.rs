@@ -17,6 +17,9 @@ use crate::http_client::jitter::Jitter;
 /// At most one full read in this time is made because hashes differ: a server whose hash never fits
 /// would be read fully for ever.
 const FORCED_EVERY: Duration = Duration::from_secs(60);
+/// A server that has no deltas is asked for them again after this: what stands before it may have
+/// refused one.
+const NO_DELTA_FOR: Duration = Duration::from_secs(600);
 /// Many held answers are one read.
 const RECHECK_EVERY: Duration = Duration::from_secs(5);
 /// The first back-off is below twice this.
@@ -55,8 +58,8 @@ struct Known {
     /// A delta of another server means nothing here.
     server: usize,
     forced: Option<Timestamp>,
-    /// The server has no deltas.
-    no_delta: bool,
+    /// The server has no deltas; until then it is not asked for them.
+    no_delta_until: Option<Timestamp>,
     /// The last read.
     read: Option<Timestamp>,
 }
@@ -148,16 +151,18 @@ impl Fetcher {
 
     /// The registry now: the last one with a delta folded in, or read anew.
     async fn store(&self) -> Result<Arc<Store>, Failure> {
+        let now = self.clock.now();
         let (known, server, no_delta) = {
             let known = self.lock();
-            (known.store.clone(), known.server, known.no_delta)
+            let no_delta = known.no_delta_until.is_some_and(|until| now < until);
+            (known.store.clone(), known.server, no_delta)
         };
         let Some(known) = known.filter(|_| !no_delta) else {
             return self.full().await;
         };
         match self.client.delta().await? {
             Delta::None => {
-                self.lock().no_delta = true;
+                self.lock().no_delta_until = Some(now + NO_DELTA_FOR);
                 self.full().await
             }
             Delta::Changes(_, from) if from != server => self.full().await,
@@ -178,7 +183,9 @@ impl Fetcher {
         let (all, server) = self.client.all().await?;
         {
             let mut known = self.lock();
-            known.no_delta &= known.server == server;
+            if known.server != server {
+                known.no_delta_until = None;
+            }
             known.server = server;
         }
         Ok(Arc::new(Store::new(&all)))

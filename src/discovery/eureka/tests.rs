@@ -324,6 +324,13 @@ async fn without_deltas_all_is_read() {
     until(&mut view, &["10.0.0.1:80", "10.0.0.2:80"]).await;
     seconds(300).await;
     assert_eq!(fakes[0].count("/eureka/apps/delta"), 1);
+    // One refusal is not for ever.
+    fakes[0].with(|state| state.status.clear());
+    seconds(400).await;
+    let all = fakes[0].count("/eureka/apps");
+    seconds(300).await;
+    assert_eq!(fakes[0].count("/eureka/apps"), all);
+    assert!(fakes[0].count("/eureka/apps/delta") > 5);
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,6 +21,8 @@ use crate::protocol::nacos::message::{Naming, kind};
 const REQUERY: Duration = Duration::from_secs(60);
 /// Without a connection a set is stale after this.
 const STALE_AFTER: Duration = Duration::from_secs(30);
+/// Where something else may be used meanwhile, a first connection is waited for no longer.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Before a question that failed is asked again on the same connection; grows by two to [`REQUERY`].
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -39,7 +41,7 @@ pub(super) struct Wanted {
 pub(super) enum Ended {
     /// Nobody listens.
     Closed,
-    /// The link is down; only told where something else may be used meanwhile.
+    /// The link is down, or still not up; only told where something else may be used meanwhile.
     Down,
 }
 
@@ -65,6 +67,7 @@ impl Follower<'_> {
         let mut state = self.link.state();
         loop {
             let now = state.borrow_and_update().clone();
+            let mut patience = REQUERY;
             match now {
                 State::Up(live) => {
                     self.used = true;
@@ -87,6 +90,7 @@ impl Follower<'_> {
                     subscription.stale_in(STALE_AFTER);
                     subscription.failed(&Failure::Unanswered(why.to_string()));
                 }
+                State::Starting if optional => patience = PATIENCE,
                 State::Starting => {}
             }
             loop {
@@ -97,9 +101,14 @@ impl Follower<'_> {
                         }
                         break;
                     }
-                    listened = subscription.sleep(REQUERY) => if !listened {
-                        return Ended::Closed;
-                    },
+                    listened = subscription.sleep(patience) => {
+                        if !listened {
+                            return Ended::Closed;
+                        }
+                        if patience == PATIENCE {
+                            return Ended::Down;
+                        }
+                    }
                 }
             }
         }
@@ -118,7 +127,6 @@ struct One<'a> {
 impl One<'_> {
     /// Until the connection is lost or nobody listens.
     async fn use_up(&mut self, subscription: &mut Subscription) -> Ended {
-        let mut subscribed = false;
         let mut failures = 0;
         let mut ask_at = self.clock.now();
         loop {
@@ -132,9 +140,9 @@ impl One<'_> {
                         self.unsubscribe().await;
                         return Ended::Closed;
                     }
-                    let kind = if subscribed { kind::QUERY } else { kind::SUBSCRIBE };
-                    let question = self.question(kind, true);
-                    let asking = self.live.call(kind, &question);
+                    // Each time: somebody who followed it before may have ended the pushes meanwhile.
+                    let question = self.question(true);
+                    let asking = self.live.call(kind::SUBSCRIBE, &question);
                     let answer = tokio::select! {
                         () = subscription.closed() => {
                             self.unsubscribe().await;
@@ -142,7 +150,6 @@ impl One<'_> {
                         }
                         answer = asking => answer,
                     };
-                    subscribed |= answer.is_ok();
                     (answer.map(service_info), true)
                 }
             };
@@ -183,21 +190,18 @@ impl One<'_> {
     /// until the connection ends, which harms nobody.
     async fn unsubscribe(&self) {
         if !self.pushes.is_shared() {
-            let question = self.question(kind::SUBSCRIBE, false);
+            let question = self.question(false);
             drop(self.live.call(kind::SUBSCRIBE, &question).await);
         }
     }
 
-    fn question(&self, kind: &str, subscribe: bool) -> Naming {
-        let subscribes = kind == kind::SUBSCRIBE;
+    fn question(&self, subscribe: bool) -> Naming {
         Naming {
             namespace: Some(self.wanted.namespace.to_string()),
             service_name: Some(self.wanted.name.clone()),
             group_name: Some(self.wanted.group.clone()),
-            clusters: subscribes.then(String::new),
-            subscribe: subscribes.then_some(subscribe),
-            cluster: (!subscribes).then(String::new),
-            healthy_only: (!subscribes).then_some(false),
+            clusters: Some(String::new()),
+            subscribe: Some(subscribe),
             ..Naming::default()
         }
     }

@@ -37,6 +37,8 @@ struct State {
     forgotten: Option<Timestamp>,
     /// A login that was denied, and when: a wrong password is not sent at every poll.
     denied: Option<(CallError, Timestamp)>,
+    /// The last login that failed: where, why, and when that was known.
+    failed: Option<(String, CallError, Timestamp)>,
     random: fastrand::Rng,
 }
 
@@ -69,6 +71,7 @@ impl Login {
                 token: None,
                 forgotten: None,
                 denied: None,
+                failed: None,
                 random,
             }),
         })
@@ -76,6 +79,7 @@ impl Login {
 
     /// The token, after a login if it is due.
     async fn token(&self, http: &HttpClient, server: &Server) -> Result<String, CallError> {
+        let began = self.clock.now();
         let login = self.token.lock().await;
         if let Some(token) = self.valid() {
             return Ok(token);
@@ -83,7 +87,14 @@ impl Login {
         if let Some(failure) = self.denied() {
             return Err(failure);
         }
-        let logged_in = self.log_in(http, server).await?;
+        let target = server.target.to_string();
+        if let Some(failure) = self.failed(&target, began) {
+            return Err(failure);
+        }
+        let logged_in = self.log_in(http, server).await.inspect_err(|failure| {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.failed = Some((target, failure.clone(), self.clock.now()));
+        })?;
         let ttl = Duration::from_secs(logged_in.token_ttl.unwrap_or(18_000));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // Renewed a fifteenth to a tenth of its life before its end.
@@ -124,6 +135,14 @@ impl Login {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (failure, at) = state.denied.as_ref()?;
         (self.clock.now().since(*at) < RENEW_LIMIT).then(|| failure.clone())
+    }
+
+    /// What came of a login at the same server that others made while this one waited for its turn:
+    /// one silent server must not cost each of them the whole deadline.
+    fn failed(&self, target: &str, began: Timestamp) -> Option<CallError> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, failure, known) = state.failed.as_ref()?;
+        (at == target && began < *known).then(|| failure.clone())
     }
 
     async fn log_in(&self, http: &HttpClient, server: &Server) -> Result<LoggedIn, CallError> {
@@ -183,5 +202,63 @@ impl Auth for Login {
     fn denied(&self, used: &Credential) -> bool {
         let used = used.as_ref().and_then(|(_, value)| value.to_str().ok());
         self.forget(used.and_then(|value| value.strip_prefix("Bearer ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::DuplexStream;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::config::types::NacosProtocol;
+    use crate::http_client::Target;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_server_costs_those_who_wait_for_a_login_one_deadline() {
+        let http = HttpClient {
+            timeout: Duration::from_secs(5),
+            max_body: 1000,
+        };
+        let clock = Clock::new();
+        let config = Nacos {
+            endpoint: None,
+            protocol: NacosProtocol::Http,
+            udp_push: false,
+            servers: Vec::new(),
+            namespace: "public".into(),
+            group: "g".into(),
+            clusters: Vec::new(),
+            username: Some("u".to_owned()),
+            password_file: None,
+            password: Some(Secret("p".to_owned())),
+        };
+        let random = fastrand::Rng::with_seed(7);
+        let login = Arc::new(Login::new(&config, clock, random).unwrap());
+        let (sender, mut connections) = mpsc::unbounded_channel::<DuplexStream>();
+        let server = Arc::new(Server {
+            target: Target::Memory(sender),
+            prefix: "/nacos".to_owned(),
+        });
+        let start = clock.now();
+        let ask = || {
+            let (login, server) = (login.clone(), server.clone());
+            tokio::spawn(async move { login.credential(&http, &server).await })
+        };
+        let all: Vec<_> = (0..8).map(|_| ask()).collect();
+        for one in all {
+            let error = one.await.unwrap().unwrap_err();
+            assert!(error.to_string().contains("no response"), "{error}");
+        }
+        assert_eq!(clock.now().since(start).as_secs(), 5);
+        // Who comes later tries it again.
+        ask().await.unwrap().unwrap_err();
+        let mut tries = 0;
+        while connections.try_recv().is_ok() {
+            tries += 1;
+        }
+        assert_eq!((clock.now().since(start).as_secs(), tries), (10, 2));
     }
 }

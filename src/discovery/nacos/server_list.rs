@@ -1,6 +1,7 @@
 //! The list of Nacos servers behind a URL (`endpoint`): one `host:port` a line, read again every 30 s.
 //! An answer without servers, or none, leaves the last list.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,14 +45,20 @@ impl ServerList {
         let (sender, known) = watch::channel(None);
         let mut task = JoinSet::new();
         task.spawn(async move {
+            // Sorted: the order of the lines is no news.
             let mut last: Vec<String> = Vec::new();
             loop {
-                match read(&http, &url).await {
-                    Ok(lines) if lines == last => {}
-                    Ok(lines) => {
+                let read = read(&http, &url).await.map(|lines| {
+                    let mut sorted = lines.clone();
+                    sorted.sort_unstable();
+                    (lines, sorted)
+                });
+                match read {
+                    Ok((_, sorted)) if sorted == last => {}
+                    Ok((lines, sorted)) => {
                         info!(url = %url.target, servers = lines.len(), "list of nacos servers read");
                         servers.replace(lines.iter().map(|line| parse(line)).collect());
-                        last = lines;
+                        last = sorted;
                         sender.send_replace(Some(Ok(())));
                     }
                     Err(problem) => {
@@ -96,16 +103,26 @@ async fn read(http: &HttpClient, url: &Server) -> Result<Vec<String>, String> {
     Ok(lines)
 }
 
-/// The servers of an answer; a line that cannot be one is left out.
+/// The servers of an answer; a line that cannot be one is left out: a health page says `OK`.
 fn lines(text: &str) -> Vec<String> {
     let all = text.lines().map(str::trim);
     let legal = |line: &&str| {
         let odd = |c: char| c.is_whitespace() || matches!(c, '<' | '>' | '{' | '"' | '#');
-        !line.is_empty() && line.len() <= 256 && !line.contains(odd)
+        line.len() <= 256 && !line.contains(odd) && is_server(line)
     };
     let mut all: Vec<String> = all.filter(legal).map(str::to_owned).collect();
     all.truncate(MAX_SERVERS);
     all
+}
+
+/// A host with a port, or one that cannot be a mere word: with a dot inside, or an address.
+fn is_server(line: &str) -> bool {
+    let rest = line.split_once("://").map_or(line, |(_, rest)| rest);
+    let host = rest.split('/').next().unwrap_or_default();
+    let port = host.rsplit_once(':');
+    port.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        || host.trim_matches('.').contains('.')
+        || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
 }
 
 #[cfg(test)]
@@ -179,9 +196,20 @@ mod tests {
     #[test]
     fn servers_stand_one_a_line() {
         assert_eq!(
-            lines("10.0.0.1:8848\r\n\n # note\nnacos-2\n<html>\n10.0.0.3:80 x\n"),
-            ["10.0.0.1:8848", "nacos-2"]
+            lines("10.0.0.1:8848\r\n\n # note\nnacos-2:80\n<html>\n10.0.0.3:80 x\n"),
+            ["10.0.0.1:8848", "nacos-2:80"]
         );
+        let bare = [
+            "nacos.local",
+            "10.0.0.1",
+            "::1",
+            "[::1]",
+            "http://n-1:80/nacos",
+        ];
+        assert_eq!(lines(&bare.join("\n")), bare);
+        for page in ["OK", "healthy", "[]", "UP\n", "status:up", "OK."] {
+            assert!(lines(page).is_empty(), "{page}");
+        }
         assert!(lines("<html>\n{\"a\":1}").is_empty());
     }
 }

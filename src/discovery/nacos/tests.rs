@@ -293,7 +293,8 @@ async fn a_refused_request_is_repeated_slowly_and_is_no_loss_of_the_registry() {
     tokio::time::sleep(Duration::from_secs(50)).await;
     assert_eq!(
         setup.fakes[0].calls().len() + setup.fakes[1].calls().len(),
-        1
+        2,
+        "each server once"
     );
     assert!(setup.journal.0.lock().unwrap().is_empty());
 }

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::UdpSocket;
 use tokio::sync::broadcast;
@@ -12,15 +13,18 @@ use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
 use super::datagram::{self, Hint, Order};
+use crate::clock::Clock;
 use crate::http_client::Target;
 use crate::http_client::body::inflate;
-use crate::http_client::servers::Servers;
+use crate::http_client::servers::{Server, Servers};
 
 /// As Nacos's own clients call themselves: it pushes to those it knows.
 pub(super) const PUSHED_AGENT: &str = "Nacos-Go-Client:v1.0.0";
 /// Bytes of a datagram, and inflated.
 const MAX_DATAGRAM: usize = 65_536;
 const MAX_INFLATED: usize = 4 * 1024 * 1024;
+/// The addresses of servers are looked up again after this.
+const RESOLVED_FOR: Duration = Duration::from_secs(60);
 /// Hints that wait; who missed some polls.
 const HINTS: usize = 256;
 
@@ -34,9 +38,13 @@ pub(super) struct UdpPush {
 }
 
 impl UdpPush {
-    /// Opens a socket on the address that the servers reach us at; `None`: there are no pushes.
-    pub(super) async fn start(servers: Arc<Servers>) -> Option<Self> {
-        let from = addresses(&servers).await;
+    /// Opens a socket on the address that the servers reach us at; `None`: there are no pushes yet.
+    pub(super) async fn start(servers: Arc<Servers>, clock: Clock) -> Option<Self> {
+        let from = addresses(&servers.list()).await;
+        if from.is_empty() {
+            warn!("no server of nacos has an address yet: no pushes by UDP, polls only");
+            return None;
+        }
         let opened = open(&from).await;
         let (socket, address) = match opened {
             Ok(opened) => opened,
@@ -47,7 +55,7 @@ impl UdpPush {
         };
         let (hints, _) = broadcast::channel(HINTS);
         let mut task = JoinSet::new();
-        task.spawn(receive(socket, servers, hints.clone()));
+        task.spawn(receive(socket, servers, clock, hints.clone()));
         Some(Self {
             address,
             hints,
@@ -76,9 +84,9 @@ async fn open(servers: &BTreeSet<SocketAddr>) -> std::io::Result<(UdpSocket, Soc
 }
 
 /// The addresses of all servers.
-async fn addresses(servers: &Servers) -> BTreeSet<SocketAddr> {
+async fn addresses(servers: &[Server]) -> BTreeSet<SocketAddr> {
     let mut all = BTreeSet::new();
-    for server in servers.list().iter() {
+    for server in servers {
         let (Target::Tcp(address) | Target::Tls(address, _)) = &server.target else {
             continue;
         };
@@ -89,20 +97,31 @@ async fn addresses(servers: &Servers) -> BTreeSet<SocketAddr> {
     all
 }
 
-async fn receive(socket: UdpSocket, servers: Arc<Servers>, hints: broadcast::Sender<Hint>) {
+async fn receive(
+    socket: UdpSocket,
+    servers: Arc<Servers>,
+    clock: Clock,
+    hints: broadcast::Sender<Hint>,
+) {
     let mut buffer = vec![0; MAX_DATAGRAM];
     let mut order = Order::default();
+    let mut known = addresses(&servers.list()).await;
+    let (mut list, mut resolved) = (servers.list(), clock.now());
     loop {
         let (length, from) = match socket.recv_from(&mut buffer).await {
             Ok(received) => received,
             Err(error) => {
                 // An unreachable port of an earlier acknowledgement shows here.
                 debug!(%error, "UDP push");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let known = addresses(&servers).await;
+        let now = servers.list();
+        if !Arc::ptr_eq(&list, &now) || clock.now().since(resolved) >= RESOLVED_FOR {
+            known = addresses(&now).await;
+            (list, resolved) = (now, clock.now());
+        }
         if !known.iter().any(|server| server.ip() == from.ip()) {
             debug!(%from, "UDP push of somebody who is no server");
             continue;
@@ -132,7 +151,6 @@ mod tests {
 
     use super::*;
     use crate::http_client::HttpClient;
-    use crate::http_client::servers::Server;
 
     const PUSH: &str =
         r#"{"type":"dom","data":"{\"name\":\"g@@s\",\"lastRefTime\":7}","lastRefTime":12}"#;
@@ -140,15 +158,19 @@ mod tests {
 
     async fn started() -> UdpPush {
         let http = HttpClient {
-            timeout: std::time::Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
             max_body: 1,
         };
         let server = Server {
             target: Target::Tcp("127.0.0.1:8848".to_owned()),
             prefix: String::new(),
         };
-        let servers = Servers::new(vec![server], 0, http, 1);
-        UdpPush::start(Arc::new(servers)).await.unwrap()
+        let servers = Arc::new(Servers::new(Vec::new(), 0, http, 1));
+        // Nobody is there yet: that is not for ever.
+        let clock = Clock::new();
+        assert!(UdpPush::start(servers.clone(), clock).await.is_none());
+        servers.replace(vec![server]);
+        UdpPush::start(servers, clock).await.unwrap()
     }
 
     async fn acknowledged(socket: &UdpSocket) -> Vec<u8> {

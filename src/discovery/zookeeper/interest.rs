@@ -75,6 +75,12 @@ impl Interests {
         wanted
     }
 
+    /// How many nodes are of interest to anybody.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.lock().paths.len()
+    }
+
     /// A watch fired.
     pub(super) fn touch(&self, path: &Arc<str>) {
         let of_path = self.lock().paths.get(path).cloned().unwrap_or_default();

@@ -25,6 +25,8 @@ const QUEUE: usize = 64;
 const RETRY: Duration = Duration::from_secs(1);
 /// And none is longer: a session lives for less than a minute without a connection.
 const MOST_RETRY: Duration = Duration::from_secs(10);
+/// A connection that lived for less is one of a server that does not hold sessions.
+const SHORT_LIFE: Duration = Duration::from_secs(10);
 
 /// What was read; `None`: there is no such node.
 pub(super) type Found = Result<Option<Vec<u8>>, Failure>;
@@ -172,14 +174,25 @@ struct Keeper {
 impl Keeper {
     async fn run(mut self) {
         let (mut failed, mut silent) = (0usize, 0usize);
+        // Connections in a row that were soon lost.
+        let mut short = 0u32;
         loop {
             let why = match self.open().await {
                 Ok((live, granted)) => {
                     (failed, silent) = (0, 0);
+                    let opened = self.state.clock.now();
                     match live.serve(&mut self.state, &mut self.queue, granted).await {
                         End::Closed => return,
                         End::Lost(why) => {
-                            self.state.interests.wake_all(false);
+                            let life = self.state.clock.now().since(opened);
+                            short = if life < SHORT_LIFE {
+                                short.saturating_add(1)
+                            } else {
+                                0
+                            };
+                            if short < 2 {
+                                self.state.interests.wake_all(false);
+                            }
                             why
                         }
                     }
@@ -199,6 +212,8 @@ impl Keeper {
             let pause = if failed % self.targets.len().max(1) == 0 && failed > 0 {
                 self.jitter
                     .back_off(RETRY, u32::try_from(rounds).unwrap_or(u32::MAX), MOST_RETRY)
+            } else if failed == 0 && short > 1 {
+                self.jitter.back_off(RETRY, short, MOST_RETRY)
             } else {
                 Duration::ZERO
             };

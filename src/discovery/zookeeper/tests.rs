@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use tokio::sync::{mpsc, watch};
 
 use self::fake::FakeZookeeper;
+use super::interest::Interests;
 use super::*;
 use crate::config::types::{EmptyPolicy, OnEmpty, RegistryKind, RegistryTls};
 use crate::discovery::handle::Shared;
@@ -14,7 +15,7 @@ use crate::discovery::{Cache, Deps, NoEvents, RegistryHandle, ServiceQuery, Serv
 
 type View = watch::Receiver<ServiceView>;
 
-fn start(layout: ZookeeperLayout) -> (FakeZookeeper, RegistryHandle) {
+fn start_all(layout: ZookeeperLayout) -> (FakeZookeeper, RegistryHandle, Arc<Interests>) {
     let zookeeper = Zookeeper {
         servers: Vec::new(),
         root: "dubbo".to_owned(),
@@ -53,7 +54,13 @@ fn start(layout: ZookeeperLayout) -> (FakeZookeeper, RegistryHandle) {
     });
     let targets = vec![Target::Memory(sender)];
     let source = ZookeeperSource::with_targets(&zookeeper, &config, clock, 7, targets);
+    let interests = Arc::clone(&source.session.interests);
     let handle = RegistryHandle::new(Shared::new(&config, &deps), Arc::new(source));
+    (fake, handle, interests)
+}
+
+fn start(layout: ZookeeperLayout) -> (FakeZookeeper, RegistryHandle) {
+    let (fake, handle, _) = start_all(layout);
     (fake, handle)
 }
 
@@ -147,6 +154,34 @@ async fn a_broken_connection_keeps_session_and_watches() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_drops_each_session_is_not_asked_without_a_pause() {
+    let (fake, handle) = start(ZookeeperLayout::Both);
+    fake.create(&provider("a", "10.0.0.1"), "");
+    let mut view = handle.subscribe(ServiceQuery::named("a"));
+    until(&mut view, &["10.0.0.1:50051"]).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    // A good connection that is lost is replaced at once.
+    let clock = Clock::new();
+    let from = clock.now();
+    fake.cut();
+    while fake.connections() < 2 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(clock.now().since(from) < Duration::from_millis(100));
+    fake.drop_sessions(true);
+    fake.cut();
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let connections = fake.connections();
+    assert!((10..60).contains(&connections), "{connections}");
+    assert!(view.borrow().error.is_some());
+    fake.create(&provider("a", "10.0.0.2"), "");
+    fake.drop_sessions(false);
+    let from = clock.now();
+    until(&mut view, &["10.0.0.1:50051", "10.0.0.2:50051"]).await;
+    assert!(clock.now().since(from) < Duration::from_secs(15));
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_session_for_all_and_it_stays_alive() {
     let (fake, handle) = start(ZookeeperLayout::Both);
     fake.create(&provider("a", "10.0.0.1"), "");
@@ -161,6 +196,31 @@ async fn one_session_for_all_and_it_stays_alive() {
     drop((views, first, handle));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(fake.closed(), "the session was not ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn instances_that_are_gone_are_of_no_interest() {
+    let (fake, handle, interests) = start_all(ZookeeperLayout::Application);
+    fake.create("/services/a/stays", &instance("10.0.0.1"));
+    let mut view = handle.subscribe(ServiceQuery::named("a"));
+    until(&mut view, &["10.0.0.1:50051"]).await;
+    let count = interests.count();
+    for number in 0..20 {
+        let path = format!("/services/a/{number}");
+        fake.create(&path, &instance("10.0.0.9"));
+        until(&mut view, &["10.0.0.9:50051", "10.0.0.1:50051"]).await;
+        fake.delete(&path);
+        until(&mut view, &["10.0.0.1:50051"]).await;
+    }
+    fake.create("/services/a/goes", &instance("10.0.0.9"));
+    until(&mut view, &["10.0.0.9:50051", "10.0.0.1:50051"]).await;
+    fake.expire();
+    fake.delete("/services/a/goes");
+    until(&mut view, &["10.0.0.1:50051"]).await;
+    assert_eq!(interests.count(), count);
+    // Changes of the one that stayed are still told.
+    fake.set("/services/a/stays", &instance("10.0.0.2"));
+    until(&mut view, &["10.0.0.2:50051"]).await;
 }
 
 #[tokio::test(start_paused = true)]

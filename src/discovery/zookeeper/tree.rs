@@ -48,11 +48,16 @@ impl Tree {
         interest: &Arc<Interest>,
         news: &News,
     ) -> Result<(), Failure> {
+        // Whoever is still there is read and heard of again below.
         if news.reset {
-            self.instances.clear();
+            for path in std::mem::take(&mut self.instances).into_keys() {
+                session.interests.remove(&path, interest);
+            }
         }
         for path in &news.paths {
-            self.instances.remove(path);
+            if self.instances.remove(path).is_some() {
+                session.interests.remove(path, interest);
+            }
         }
         if self.layout != ZookeeperLayout::Application {
             self.providers = self.below("providers", session, interest).await?;
@@ -168,8 +173,11 @@ impl Tree {
                     self.instances.insert(path, instance.ok());
                 }
                 // It went meanwhile; the watch of its folder tells.
-                Ok(None) => {}
-                Err(error) => failure = Some(error),
+                Ok(None) => session.interests.remove(&path, interest),
+                Err(error) => {
+                    session.interests.remove(&path, interest);
+                    failure = Some(error);
+                }
             }
         }
         failure.map_or(Ok(()), Err)

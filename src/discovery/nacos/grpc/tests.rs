@@ -392,6 +392,51 @@ async fn a_silent_connection_is_checked_and_a_hanging_server_left() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn auto_does_not_wait_for_a_port_that_swallows_everything() {
+    let setup = setup(2, &nacos(NacosProtocol::Auto));
+    for fake in &setup.grpc {
+        fake.set("g@@a", THREE);
+        fake.hang(true);
+    }
+    setup.http.set("g@@a", TWO);
+    let mut view = setup.handle.subscribe(ServiceQuery::named("a"));
+    assert_eq!(addresses(&until(&mut view, |v| v.set.is_some()).await), TWO);
+    assert!(setup.clock.now().as_millis() < 2000);
+    for fake in &setup.grpc {
+        fake.hang(false);
+    }
+    assert_eq!(
+        addresses(&until(&mut view, |v| v.version == 2).await),
+        THREE
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn pushes_that_were_switched_off_by_another_are_back_within_a_minute() {
+    let setup = grpc(1);
+    let fake = &setup.grpc[0];
+    fake.set("g@@a", TWO);
+    let mut view = setup.handle.subscribe(ServiceQuery::named("a"));
+    until(&mut view, |v| v.set.is_some()).await;
+    // As the late unsubscription of one that followed it before.
+    let link: Arc<Link> = setup.source.link("public");
+    let off = Naming {
+        namespace: Some("public".to_owned()),
+        service_name: Some("a".to_owned()),
+        group_name: Some("g".to_owned()),
+        clusters: Some(String::new()),
+        subscribe: Some(false),
+        ..Naming::default()
+    };
+    link.call(kind::SUBSCRIBE, &off).await.unwrap();
+    seconds(70).await;
+    let start = setup.clock.now();
+    fake.set("g@@a", THREE);
+    until(&mut view, |v| v.version == 2).await;
+    assert!(setup.clock.now().since(start) < Duration::from_millis(100));
+}
+
+#[tokio::test(start_paused = true)]
 async fn auto_takes_http_while_grpc_is_not_answered_and_comes_back() {
     let setup = setup(1, &nacos(NacosProtocol::Auto));
     let fake = &setup.grpc[0];

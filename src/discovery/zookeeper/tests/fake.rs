@@ -20,6 +20,7 @@ struct Inner {
     sessions: usize,
     expired: bool,
     refusing: bool,
+    dropping: bool,
     bloated: BTreeSet<String>,
     /// Of the connection: where its frames go; dropped when it is cut.
     out: Option<mpsc::UnboundedSender<Vec<u8>>>,
@@ -96,6 +97,11 @@ impl FakeZookeeper {
         self.lock().refusing = refusing;
     }
 
+    /// Connections end as soon as they have their session.
+    pub(super) fn drop_sessions(&self, dropping: bool) {
+        self.lock().dropping = dropping;
+    }
+
     /// The next answers about its children are too long.
     pub(super) fn bloat(&self, path: &str) {
         self.lock().bloated.insert(path.to_owned());
@@ -141,6 +147,7 @@ impl FakeZookeeper {
             });
             server.lock().out = Some(out.clone());
             server.lock().connections += 1;
+            assert!(server.connections() < 1_000, "a loop without a pause");
             let mine = out.downgrade();
             drop(out);
             while let Ok(length) = read.read_i32().await {
@@ -217,7 +224,7 @@ impl Inner {
         reply.extend([1; 16]);
         reply.push(0);
         out.send(reply).unwrap();
-        over
+        over || self.dropping
     }
 
     fn read(&mut self, xid: i32, kind: i32, path: &str) -> Vec<u8> {
