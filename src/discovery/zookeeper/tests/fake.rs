@@ -11,6 +11,10 @@ use tokio::sync::mpsc;
 pub(super) struct FakeZookeeper(Arc<Mutex<Inner>>);
 
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "switches of a scripted server that do not depend on each other"
+)]
 struct Inner {
     nodes: BTreeMap<String, (String, i64)>,
     /// When something below a node or the node itself last came or went.
