@@ -405,6 +405,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn names_that_cannot_be_read_are_asked_for_with_growing_pauses() {
+        for told in [false, true] {
+            let (source, handle) = start(told, 7);
+            let mut names = handle.names();
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            let asked = source.asked.load(Ordering::Relaxed);
+            assert!((10..60).contains(&asked), "{asked}");
+            source.failing.send_replace(false);
+            let known = names.wait_for(|view| view.names.is_some());
+            let known = tokio::time::timeout(Duration::from_secs(61), known)
+                .await
+                .is_ok();
+            assert!(known, "told of changes: {told}");
+            let asked = source.asked.load(Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            let more = source.asked.load(Ordering::Relaxed) - asked;
+            let want = if told { 0..=0 } else { 18..=23 };
+            assert!(want.contains(&more), "{more}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn two_processes_do_not_read_names_at_one_moment() {
         let mut firsts = Vec::new();
         for seed in 0..5 {

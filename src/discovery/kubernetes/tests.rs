@@ -144,6 +144,10 @@ struct Setup {
 }
 
 fn setup() -> Setup {
+    setup_with(OnEmpty::Obey)
+}
+
+fn setup_with(on_empty: OnEmpty) -> Setup {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("token"), "first").unwrap();
     let kubernetes = Kubernetes {
@@ -159,7 +163,7 @@ fn setup() -> Setup {
         name: "k".into(),
         kind: RegistryKind::Kubernetes(kubernetes.clone()),
         empty: EmptyPolicy {
-            on_empty: OnEmpty::Obey,
+            on_empty,
             grace: Duration::from_secs(30),
             answers: 3,
             shrink_percent: 50,
@@ -282,6 +286,30 @@ async fn pages_then_events_and_a_proper_end_goes_on_where_it_was() {
         "one watch for all, on at once"
     );
     assert_eq!(setup.handle.stats().updates.failed, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_answer_is_told_again_in_time_whatever_happens_beside_it() {
+    let setup = setup_with(OnEmpty::Hold);
+    let four = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
+    setup.put(10, &[slice("a-1", "a", 5, &four)]);
+    let mut view = setup.following("a").await;
+    setup
+        .server
+        .push(event("MODIFIED", &slice("a-1", "a", 11, &four[..1])));
+    until(&mut view, |v| v.held.is_some()).await;
+    let start = setup.clock.now();
+    let server = setup.server.clone();
+    let busy = tokio::spawn(async move {
+        for version in 12.. {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            server.push(event("MODIFIED", &slice("b-1", "b", version, &four)));
+        }
+    });
+    until(&mut view, |v| v.version == 2).await;
+    busy.abort();
+    let took = setup.clock.now().since(start).as_secs();
+    assert!((29..=32).contains(&took), "{took}");
 }
 
 #[tokio::test(start_paused = true)]
