@@ -116,7 +116,7 @@ fn table(services: usize) -> RouteTable {
         service.hosts = vec![format!("service-{number:05}.shop.internal").into()];
         let settings = Settings::new(Arc::new(service), &name);
         let upstream = Arc::new(Upstream::new(name, 2));
-        builder.add(Arc::new(Route { upstream, settings }));
+        builder.add(Arc::new(Route::new(upstream, settings)));
     }
     let (table, conflicts) = builder.build();
     assert!(conflicts.is_empty());

@@ -40,6 +40,8 @@ pub struct RequestNote {
 pub struct EndNote<'a> {
     /// The upstream, when one was found.
     pub upstream: Option<&'a str>,
+    /// Which of its routes.
+    pub route: Option<&'a str>,
     /// The last instance tried.
     pub instance: Option<&'a str>,
     /// Tries.
@@ -93,6 +95,7 @@ impl AccessLog {
             error,
             reason: end.reason.map(Reason::as_str),
             upstream: end.upstream,
+            route: end.route,
             instance: end.instance,
             protocol: end.protocol.as_str(),
             attempts: end.attempts,
@@ -134,6 +137,8 @@ struct Line<'a> {
     reason: Option<&'static str>,
     #[serde(rename = "outrigger.upstream", skip_serializing_if = "Option::is_none")]
     upstream: Option<&'a str>,
+    #[serde(rename = "outrigger.route", skip_serializing_if = "Option::is_none")]
+    route: Option<&'a str>,
     #[serde(rename = "outrigger.instance", skip_serializing_if = "Option::is_none")]
     instance: Option<&'a str>,
     #[serde(rename = "outrigger.protocol")]

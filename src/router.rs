@@ -3,9 +3,11 @@
 //! Next: `router/table.rs`, `router/authority.rs`; the caller is `listener/http.rs`.
 
 mod authority;
+mod rule;
 mod table;
 
 pub use authority::{Authority, AuthorityError, is_loopback};
+pub use rule::RouteIndex;
 pub use table::{Conflict, Route, RouteTable, Settings, TableBuilder, alias};
 
 use std::sync::Arc;

@@ -316,8 +316,21 @@ pub struct UpstreamStatus {
     pub decisions: Decisions,
     /// Request counters.
     pub counters: UpstreamReading,
+    /// Its routes, in the order of the file.
+    pub routes: Vec<RouteStatus>,
     /// What operators ordered.
     pub overrides: Vec<OverrideStatus>,
+}
+
+/// One of `services.NAME.routes`.
+#[derive(Clone, Debug)]
+pub struct RouteStatus {
+    /// Its name.
+    pub name: String,
+    /// Which requests, for people.
+    pub matches: String,
+    /// Request counters; its requests are in those of the upstream too.
+    pub counters: UpstreamReading,
 }
 
 /// An operator's order in force.
@@ -379,6 +392,9 @@ pub struct RouteExplanation {
     pub rule: String,
     /// The upstream, if one was found.
     pub upstream: Option<String>,
+    /// Which of its `routes` takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
     /// What instances see as target.
     pub target: Option<String>,
     /// What instances see as Host.

@@ -10,6 +10,7 @@ pub mod pool;
 pub mod request_body;
 pub mod request_head;
 pub mod response_body;
+pub mod route_state;
 pub mod stream_limit;
 pub mod tunnel;
 
@@ -28,6 +29,7 @@ use crate::outlier::LeaseId;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::outlier::policy::Policy;
 use crate::policy::budget::Budget;
+use route_state::RouteState;
 
 /// What a worker tells the driver beside the counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +72,9 @@ pub struct Upstream {
     pub cells: UpstreamCells,
     /// Retries allowed.
     pub budget: Mutex<Budget>,
+    own_state: Arc<RouteState>,
+    route_states: Mutex<Vec<Arc<RouteState>>>,
+    workers: usize,
     selectable: ArcSwap<Selectable>,
     trials: Mutex<Vec<TrialReport>>,
     wake: Notify,
@@ -87,6 +92,9 @@ impl Upstream {
             name,
             cells: UpstreamCells::new(workers),
             budget: Mutex::default(),
+            own_state: Arc::new(RouteState::own()),
+            route_states: Mutex::default(),
+            workers,
             selectable: ArcSwap::from_pointee(Selectable::waiting(policy)),
             trials: Mutex::default(),
             wake: Notify::new(),
@@ -95,6 +103,41 @@ impl Upstream {
             asleep: AtomicBool::new(false),
             last_eligible: AtomicU64::new(0),
         }
+    }
+
+    /// The live part of what no route takes.
+    pub const fn own_state(&self) -> &Arc<RouteState> {
+        &self.own_state
+    }
+
+    /// The live parts of the routes of this name, in that order; those of other names end.
+    pub fn keep_routes<'a>(
+        &self,
+        names: impl Iterator<Item = &'a Arc<str>>,
+    ) -> Vec<Arc<RouteState>> {
+        let Ok(mut states) = self.route_states.lock() else {
+            return Vec::new();
+        };
+        let old = std::mem::take(&mut *states);
+        let kept = |name: &Arc<str>| {
+            let known = old.iter().find(|state| state.name.as_ref() == Some(name));
+            let new = || Arc::new(RouteState::named(Arc::clone(name), self.workers));
+            known.map_or_else(new, Arc::clone)
+        };
+        *states = names.map(kept).collect();
+        states.clone()
+    }
+
+    /// The live part of the route `name`.
+    pub fn route_state(&self, name: &str) -> Option<Arc<RouteState>> {
+        let states = self.route_states();
+        states.into_iter().find(|s| s.name.as_deref() == Some(name))
+    }
+
+    /// The live parts of all routes, in the order of the file.
+    pub fn route_states(&self) -> Vec<Arc<RouteState>> {
+        let states = self.route_states.lock();
+        states.map(|states| states.clone()).unwrap_or_default()
     }
 
     /// The snapshot of the moment, for one request.

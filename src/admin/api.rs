@@ -60,6 +60,7 @@ pub(super) const ROUTES: &[Route] = &[
     )
     .query(&[
         Param::new("url", "as an app would write it"),
+        Param::new("method", "GET where it is not given"),
         Param::new("header", "a line `name: value`; may be repeated"),
     ]),
 ];
@@ -206,6 +207,12 @@ async fn explain(call: Call) -> Result<Answer, Fault> {
         let message = "a header has no colon";
         return Err(Fault::bad_query(message, "write it `name: value`"));
     };
+    let mut headers = headers;
+    // As HTTP/2 writes it: no header can have this name.
+    let method = call
+        .value("method")
+        .map(|m| (":method".to_owned(), m.to_owned()));
+    headers.extend(method);
     let route = call.deps.control.route(url.to_owned(), headers);
     ok(&within(PATIENCE, route).await?)
 }

@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 use crate::config::diagnostic::Diagnostic;
 use crate::config::settings::Setting;
 use crate::status::{
-    AppStatus, InstanceStatus, OverrideStatus, RegistrationStatus, RegistryStatus, UpstreamStatus,
-    UpstreamSummary,
+    AppStatus, InstanceStatus, OverrideStatus, RegistrationStatus, RegistryStatus, RouteStatus,
+    UpstreamStatus, UpstreamSummary,
 };
 
 /// Every answer that is no success.
@@ -43,6 +43,40 @@ pub struct UpstreamDetail {
     pub decisions: Vec<Decision>,
     /// In the source's order.
     pub instances: Vec<InstanceStatus>,
+    /// Its routes, in the order of the file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<RouteView>,
+}
+
+/// One of `services.NAME.routes`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RouteView {
+    /// Its name.
+    pub name: String,
+    /// Which requests, for people.
+    pub matches: String,
+    /// Finished requests since it is there.
+    pub requests: u64,
+    /// Requests in flight.
+    pub in_flight: u64,
+    /// Of the finished ones: answered by Outrigger itself.
+    pub rejected: u64,
+    /// Second and further tries.
+    pub retries: u64,
+}
+
+impl From<&RouteStatus> for RouteView {
+    fn from(route: &RouteStatus) -> Self {
+        let counters = &route.counters;
+        Self {
+            name: route.name.clone(),
+            matches: route.matches.clone(),
+            requests: counters.http.iter().flatten().chain(&counters.grpc).sum(),
+            in_flight: counters.in_flight,
+            rejected: counters.rejected.iter().sum(),
+            retries: counters.retries,
+        }
+    }
 }
 
 /// How often something was decided.
@@ -215,6 +249,7 @@ impl From<UpstreamStatus> for UpstreamDetail {
     fn from(status: UpstreamStatus) -> Self {
         let decisions = decisions(&status);
         Self {
+            routes: status.routes.iter().map(RouteView::from).collect(),
             summary: status.summary,
             in_flight: status.counters.in_flight,
             decisions,

@@ -148,6 +148,18 @@ fn upstream(detail: UpstreamDetail, out: &mut dyn Write) -> io::Result<()> {
     if summary.last_resort {
         writeln!(out, "no instance is good, so all are used as a last resort")?;
     }
+    for route in &detail.routes {
+        writeln!(
+            out,
+            "route {}: {}; {} requests, {} in flight, {} retries, {} refused",
+            route.name,
+            route.matches,
+            route.requests,
+            route.in_flight,
+            route.retries,
+            route.rejected
+        )?;
+    }
     let mut instances = detail.instances;
     sort_instances(&mut instances);
     for instance in &instances {

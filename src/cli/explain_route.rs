@@ -12,6 +12,9 @@ use crate::status::RouteExplanation;
 pub struct ExplainRouteArgs {
     /// As an app would write it: http://orders/v1, or /orders/v1 at the proxy's own address.
     pub url: String,
+    /// Method of the request.
+    #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
+    pub method: String,
     /// A header, `name: value`; may be repeated.
     #[arg(short = 'H', long = "header", value_name = "K:V")]
     pub headers: Vec<String>,
@@ -46,6 +49,7 @@ fn show(
     let client = AdminClient::find(&args.connect, env)?;
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.append_pair("url", &args.url);
+    query.append_pair("method", &args.method);
     for header in &args.headers {
         query.append_pair("header", header);
     }
@@ -64,6 +68,7 @@ fn print(route: &RouteExplanation, out: &mut dyn Write) -> std::io::Result<()> {
     let lines = [
         ("rule", Some(&route.rule)),
         ("upstream", route.upstream.as_ref()),
+        ("route", route.route.as_ref()),
         ("target", route.target.as_ref()),
         ("host", route.host.as_ref()),
         ("refused", route.refusal.as_ref()),

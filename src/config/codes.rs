@@ -67,6 +67,7 @@ codes! {
     REGISTRY_UNREACHABLE = 113: "Preflight: a registry does not answer from here. A start works without, and readiness waits for startup.registry_wait.",
     FEW_OPEN_FILES = 114: "Preflight: the limit of open files is lower than the configuration may need; connections beyond it are refused.",
     FOLDER_ABSENT = 115: "Preflight: a folder that the configuration writes to does not exist.",
+    ROUTE_SHADOWED = 116: "A route never gets a request, because one before it in the list takes all that it could match.",
 }
 
 impl Code {

@@ -3,6 +3,8 @@
 //! holds up that no key is without a line and no line without a key.
 
 mod register;
+mod route;
+mod service;
 
 /// What the key `path` is for; list items and names do not stand in it.
 pub(crate) fn describe(path: &str) -> Option<&'static str> {
@@ -12,7 +14,9 @@ pub(crate) fn describe(path: &str) -> Option<&'static str> {
 
 /// Key and line of every key.
 pub(crate) fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
-    KEYS.iter().chain(register::KEYS).copied()
+    let services = service::KEYS.iter().chain(route::KEYS);
+    let more = services.chain(MORE).chain(register::KEYS);
+    KEYS.iter().chain(more).copied()
 }
 
 /// Key and line, in the order of the files.
@@ -353,145 +357,10 @@ const KEYS: &[(&str, &str)] = &[
         "services",
         "Services by name, merged over the defaults: maps deeply, a list replaces.",
     ),
-    ("service.registry", "Which registry knows it."),
-    (
-        "service.hosts",
-        "Hosts that mean this service: host or host:port.",
-    ),
-    (
-        "service.endpoints",
-        "Static instances; then no registry is asked.",
-    ),
-    ("endpoint.address", "host:port of the instance."),
-    (
-        "endpoint.weight",
-        "Share of the traffic against the others; 0 = none.",
-    ),
-    ("endpoint.zone", "For locality."),
-    ("endpoint.enabled", "Whether it takes traffic."),
-    ("endpoint.metadata", "Free texts."),
-    (
-        "service.registry_name",
-        "Its name in the registry, where it is another.",
-    ),
-    ("service.namespace", "Overrides that of the registry."),
-    ("service.group", "Overrides that of the registry."),
-    ("service.clusters", "Overrides those of the registry."),
-    (
-        "service.port",
-        "Own loopback listener: every request there is for this service.",
-    ),
-    (
-        "service.protocol",
-        "Towards the instances; auto = gRPC as h2c, all else HTTP/1.1, unless the registry hints otherwise.",
-    ),
-    (
-        "service.host_header",
-        "What instances see as Host: auto, keep, service, instance, or a text.",
-    ),
-    ("service.load_balancer", "How an instance is picked."),
-    (
-        "service.timeout",
-        "Time limits; 0 = none, except for connect.",
-    ),
-    ("service.timeout.connect", "To establish a connection."),
-    (
-        "service.timeout.attempt",
-        "One try until its head; auto = min(5s, request / max_attempts) while another may follow.",
-    ),
-    (
-        "service.timeout.request",
-        "All tries until the head that is passed on; unwritten it does not hold for gRPC.",
-    ),
-    (
-        "service.timeout.idle",
-        "Silence after the head; unwritten it is 1h for gRPC, tunnels and event streams.",
-    ),
-    ("service.retry", "Second tries."),
-    ("service.retry.max_attempts", "The first try included."),
-    ("service.retry.retry_on", "After what another try is made."),
-    (
-        "service.retry.methods",
-        "idempotent, grpc, all, or methods in capitals.",
-    ),
-    (
-        "service.retry.max_body",
-        "Bytes of a request body kept for a replay.",
-    ),
-    (
-        "service.retry.backoff",
-        "Delay before the n-th retry: min(max, base x 2^n) + random(0, jitter).",
-    ),
-    ("service.retry.backoff.base", "First delay."),
-    ("service.retry.backoff.max", "Longest delay."),
-    ("service.retry.backoff.jitter", "Random part."),
-    (
-        "service.retry.budget",
-        "How many retries there may be at all.",
-    ),
-    (
-        "service.retry.budget.percent",
-        "Retries at most, as a percentage of requests ...",
-    ),
-    (
-        "service.retry.budget.min_per_second",
-        "... and always this many a second.",
-    ),
-    (
-        "service.pool",
-        "Connections to instances, counted for the whole process.",
-    ),
-    ("service.pool.max_connections_per_instance", "Open at most."),
-    ("service.pool.max_idle_per_instance", "Kept idle at most."),
-    (
-        "service.pool.idle_timeout",
-        "An idle connection is closed after it.",
-    ),
-    (
-        "service.pool.max_age",
-        "No connection is used longer; 0 = no limit.",
-    ),
-    (
-        "service.pool.max_wait",
-        "How long a request waits for a place.",
-    ),
-    (
-        "service.health_check",
-        "Active check of the instances; none switches that of the defaults off.",
-    ),
-    ("service.health_check.http", "A GET of this path."),
-    ("service.health_check.tcp", "A TCP connection."),
-    ("service.health_check.expect", "Statuses that pass."),
-    (
-        "service.health_check.interval",
-        "Between checks of one instance.",
-    ),
-    ("service.health_check.timeout", "Of one check."),
-    (
-        "service.health_check.rise",
-        "Good ones in a row until it passes.",
-    ),
-    (
-        "service.health_check.fall",
-        "Bad ones in a row until it fails.",
-    ),
-    (
-        "service.health_check.port",
-        "Another port than the instance's.",
-    ),
-    (
-        "service.health_check.host",
-        "Host header; default the service name.",
-    ),
-    (
-        "service.when_all_unhealthy",
-        "use_all = every instance counts as passing; refuse = 503.",
-    ),
-    (
-        "service.forwarded_headers",
-        "x-forwarded-for, -host, -proto: none or append.",
-    ),
-    ("service.via", "Where `via` is added."),
+];
+
+/// Those after the ones of services.
+const MORE: &[(&str, &str)] = &[
     (
         "policies[]",
         "Outlier ejection policies; the most specific apply_to wins.",

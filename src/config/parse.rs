@@ -15,6 +15,7 @@ pub(crate) mod record;
 pub(crate) mod register;
 pub(crate) mod registry;
 pub(crate) mod retry;
+mod route;
 pub(crate) mod service;
 pub(crate) mod telemetry;
 pub(crate) mod value;

@@ -136,7 +136,7 @@ defaults: {health_check: {http: /}}
 app:
   register:
     - {check: {http: /}, management: {port: 1}, hooks: {}}
-services: {"*": {endpoints: [{address: "x:1"}], health_check: {http: /}}}
+services: {"*": {endpoints: [{address: "x:1"}], health_check: {http: /}, routes: [{name: x, match: {}}]}}
 "#;
 const ENDPOINTS: &str = r#"services: {"*": [{address: "x:1"}]}"#;
 
@@ -159,6 +159,14 @@ fn described(kind: Kind, path: &str) -> String {
         (Kind::Endpoints, "services") => return "endpoints".to_owned(),
         (Kind::Policy, "policies") => return "policies[]".to_owned(),
         (Kind::Endpoints | Kind::Outrigger | Kind::Policy, _) => {}
+    }
+    if let Some(rest) = path.strip_prefix("services.*.routes[].") {
+        let own = rest == "name" || rest.split('.').next() == Some("match");
+        return if own {
+            format!("service.routes[].{rest}")
+        } else {
+            format!("service.{rest}")
+        };
     }
     let heads = [
         ("services.*.endpoints[].", "endpoint."),

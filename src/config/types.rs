@@ -14,6 +14,7 @@ use super::settings::Inputs;
 
 mod register;
 mod registry;
+mod route;
 
 pub use register::{
     Advertise, AdvertiseAddress, AppCheck, AppCheckKind, Hook, JsonRule, Management, Register,
@@ -23,6 +24,8 @@ pub use registry::{
     Nacos, NacosProtocol, OnEmpty, Registry, RegistryKind, RegistryTls, Secret, Zookeeper,
     ZookeeperLayout, grpc_port,
 };
+
+pub use route::{HeaderMatch, PathMatch, RouteMatch, RouteRule};
 
 pub use super::policy_set::{FileVersion, PolicyEntry, PolicyProtocol, PolicySet, RejectedFile};
 
@@ -292,6 +295,13 @@ pub struct Service {
     pub forwarded_headers: ForwardedHeaders,
     /// `via`.
     pub via: Via,
+    /// Requests with settings of their own; at most [`Service::MAX_ROUTES`].
+    pub rules: Vec<RouteRule>,
+}
+
+impl Service {
+    /// Routes of one service: each has series and windows of its own.
+    pub const MAX_ROUTES: usize = 20;
 }
 
 /// `protocol`.

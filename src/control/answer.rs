@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue, Request, Uri};
+use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use tokio::sync::oneshot;
 
 use super::Question;
@@ -207,6 +207,7 @@ impl Plane {
         let mut explanation = RouteExplanation {
             rule: String::new(),
             upstream: None,
+            route: None,
             target: None,
             host: None,
             refusal: None,
@@ -219,6 +220,12 @@ impl Plane {
         let mut request = Request::new(());
         *request.uri_mut() = uri;
         for (name, value) in headers {
+            if name == ":method" {
+                if let Ok(method) = Method::from_bytes(value.as_bytes()) {
+                    *request.method_mut() = method;
+                }
+                continue;
+            }
             let name = HeaderName::try_from(name.as_str());
             let value = HeaderValue::from_str(value);
             if let (Ok(name), Ok(value)) = (name, value) {
@@ -245,7 +252,11 @@ impl Plane {
                     .split_at_checked(found.strip)
                     .map_or(target, |(_, rest)| rest);
                 let slash = if rest.starts_with('/') { "" } else { "/" };
-                explanation.target = Some(format!("{slash}{rest}"));
+                let target = format!("{slash}{rest}");
+                let path = target.split('?').next().unwrap_or_default();
+                let rule = found.route.rule(&parts.method, path, &parts.headers);
+                explanation.route = found.route.state(rule).name.as_deref().map(str::to_owned);
+                explanation.target = Some(target);
                 explanation.host = Some(match &authority {
                     Some(authority) if !authority.is_loopback() => authority.text().to_owned(),
                     Some(_) | None => {

@@ -312,10 +312,7 @@ impl Plane {
         let policy = self.policy_of(name, service);
         let route = |upstream: &Arc<Upstream>| {
             let settings = Settings::new(Arc::clone(service), name);
-            Arc::new(Route {
-                upstream: Arc::clone(upstream),
-                settings,
-            })
+            Arc::new(Route::new(Arc::clone(upstream), settings))
         };
         if let Some(mut live) = live {
             let gone = change.gone.contains(&live.policy.name);

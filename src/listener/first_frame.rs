@@ -59,7 +59,7 @@ pub(super) async fn after_first_frame(
         first,
         multiplexed: true,
         clock: exchange.worker.clock,
-        keep_limit: exchange.route.settings.service.retry.max_body,
+        keep_limit: exchange.service().retry.max_body,
         max_bytes: exchange.snapshot.config.limits.max_body_bytes,
     }))
 }

@@ -32,7 +32,7 @@ use crate::metrics::cells::Limit;
 use crate::outlier::classify::OutcomeClass;
 use crate::policy::limits::RequestLimits;
 use crate::policy::stack::{self, Course, Delivery, Exchange, Outcome};
-use crate::router::{self, Authority, Found, Missed, Route};
+use crate::router::{self, Authority, Found, Missed, Route, RouteIndex};
 use crate::timer::Timer;
 use crate::upstream::headers::{self, Framing, REQUEST_ID, Seen, VIA_ENTRY};
 use crate::upstream::request_body::{RequestBody, RequestBodyParts};
@@ -386,6 +386,13 @@ fn dispatch(
         let refusal = Refusal::new(Reason::BadRequest, "the request target cannot be forwarded");
         return refuse(refusal, guard, asked);
     };
+    let rule = if service.rules.is_empty() {
+        RouteIndex::NONE
+    } else {
+        route.rule(&parts.method, target.path(), &parts.headers)
+    };
+    guard.on_route(route.state(rule));
+    let service = route.service(rule);
     let host = passed_host(service, &parts.uri, came.as_ref(), loopback);
     let upgrade = on_upgrade.is_some();
     asked.trailers |= headers::clean_request(&mut parts.headers, seen, upgrade);
@@ -445,6 +452,7 @@ fn dispatch(
             upgrade,
             guard,
             course: Course::default(),
+            rule,
             route: Arc::clone(&route),
         },
         asked,
@@ -468,6 +476,7 @@ fn deliver(
     let Exchange {
         worker,
         route,
+        rule,
         guard,
         timer,
         body,
@@ -498,7 +507,7 @@ fn deliver(
     {
         attempt.finish(OutcomeClass::Success, None);
         if let Some(instance) = lent.into_raw() {
-            let idle = stack::tunnel_idle(&route.settings.service);
+            let idle = stack::tunnel_idle(route.service(rule));
             tokio::task::spawn_local(tunnel::run(worker, app, instance, idle, guard));
         }
         return finish_head(response.map(|()| ProxyBody::Empty), seen, asked);

@@ -10,9 +10,10 @@ use crate::access_log::{AccessLog, EndNote, RequestNote};
 use crate::clock::Timestamp;
 use crate::endpoint::instance::Instance;
 use crate::error::Reason;
-use crate::metrics::cells::{AppProtocol, Limit};
+use crate::metrics::cells::{AppProtocol, Limit, UpstreamCells};
 use crate::outlier::policy::Policy;
 use crate::router::Route;
+use crate::upstream::route_state::RouteState;
 use crate::worker::{DrainPhase, Snapshot, Worker};
 
 /// Watches one request; ends it when dropped.
@@ -22,6 +23,8 @@ pub struct RequestGuard {
     connection: Arc<ConnectionState>,
     snapshot: Arc<Snapshot>,
     route: Option<Arc<Route>>,
+    /// Set where one of the service's routes matched.
+    state: Option<Arc<RouteState>>,
     policy: Option<Arc<Policy>>,
     note: Option<RequestNote>,
     protocol: AppProtocol,
@@ -53,6 +56,7 @@ impl RequestGuard {
             connection,
             snapshot: Arc::clone(snapshot),
             route: None,
+            state: None,
             policy: None,
             note,
             protocol,
@@ -73,6 +77,14 @@ impl RequestGuard {
         route.upstream.cells.begin(self.worker.index);
         route.upstream.touch(self.started);
         self.route = Some(Arc::clone(route));
+    }
+
+    /// One of the service's routes matched, or none.
+    pub fn on_route(&mut self, state: &Arc<RouteState>) {
+        if let Some(cells) = &state.cells {
+            cells.begin(self.worker.index);
+            self.state = Some(Arc::clone(state));
+        }
     }
 
     /// The policy that classifies its answer.
@@ -129,13 +141,23 @@ impl RequestGuard {
             self.grpc = Some(u16::from(reason.grpc_code()));
         }
         match &self.route {
-            Some(route) => route.upstream.cells.rejected(self.worker.index, reason),
+            Some(route) => {
+                route.upstream.cells.rejected(self.worker.index, reason);
+                if let Some(cells) = self.route_cells() {
+                    cells.rejected(self.worker.index, reason);
+                }
+            }
             None => {
                 if let Some(cells) = self.worker.cells() {
                     cells.rejected(reason);
                 }
             }
         }
+    }
+
+    /// The counters of its route.
+    pub fn route_cells(&self) -> Option<&UpstreamCells> {
+        self.state.as_ref().and_then(|state| state.cells.as_ref())
     }
 
     /// All of the answer was handed out, at this time.
@@ -176,23 +198,26 @@ impl Drop for RequestGuard {
         self.connection.request_ended(now);
         let duration = now.since(self.started);
         if let Some(route) = &self.route {
-            let cells = &route.upstream.cells;
             let grpc = match self.protocol {
                 AppProtocol::Grpc if self.reason == Some(Reason::ClientClosed) => Some(1),
                 AppProtocol::Grpc => self.grpc,
                 AppProtocol::Http1 | AppProtocol::Http2 => None,
             };
-            cells.finish(
-                self.worker.index,
-                self.protocol,
-                self.status,
-                grpc,
-                duration,
-            );
+            for cells in [Some(&route.upstream.cells), self.route_cells()] {
+                let Some(cells) = cells else { continue };
+                cells.finish(
+                    self.worker.index,
+                    self.protocol,
+                    self.status,
+                    grpc,
+                    duration,
+                );
+            }
         }
         let Some(note) = &self.note else { return };
         let end = EndNote {
             upstream: self.route.as_ref().map(|r| &*r.upstream.name),
+            route: self.state.as_ref().and_then(|state| state.name.as_deref()),
             instance: self.instance.as_ref().map(|i| i.address.as_str()),
             attempts: self.attempts,
             protocol: self.protocol,

@@ -83,6 +83,16 @@ pub struct HistogramReading {
     pub sum_us: u64,
 }
 
+impl HistogramReading {
+    /// Adds another one.
+    pub fn add(&mut self, other: &Self) {
+        for (to, from) in self.buckets.iter_mut().zip(&other.buckets) {
+            *to = to.wrapping_add(*from);
+        }
+        self.sum_us = self.sum_us.wrapping_add(other.sum_us);
+    }
+}
+
 impl Histogram {
     fn record(&self, duration: Duration) {
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);

@@ -103,6 +103,14 @@ families! {
         "Second and further tries.";
     RETRY_BUDGET_EXHAUSTED = Counter "outrigger_retry_budget_exhausted_total" ["upstream"]
         "Retries that the budget refused.";
+    ROUTE_REQUESTS = Counter "outrigger_route_requests_total" ["upstream", "route", "code"]
+        "Answers the app saw, by route of `services.NAME.routes`; they are in those of the upstream too.";
+    ROUTE_REQUEST_DURATION = Histogram "outrigger_route_request_duration_seconds" ["upstream", "route"]
+        "Time of a route's requests from the head of the request to the end of the answer.";
+    ROUTE_REJECTED = Counter "outrigger_route_rejected_total" ["upstream", "route", "reason"]
+        "A route's requests that Outrigger answered itself.";
+    ROUTE_RETRIES = Counter "outrigger_route_retries_total" ["upstream", "route"]
+        "Second and further tries of a route.";
     INSTANCES = Gauge "outrigger_instances" ["upstream", "state"]
         "Instances by state; each is in exactly one.";
     INSTANCE_EJECTED = Gauge "outrigger_instance_ejected" ["upstream", "instance"]

@@ -19,16 +19,18 @@ use super::pick::Picked;
 use super::retry::{self, Trigger};
 use super::verdict::{classify, rule_broken, trigger_of};
 use crate::clock::Timestamp;
-use crate::config::types::{HostHeader, Protocol, Service};
+use crate::config::types::{HostHeader, Protocol, Retry, Service};
 use crate::endpoint::selectable::{Availability, Selectable};
 use crate::error::{Reason, Refusal};
 use crate::listener::request::RequestGuard;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
-use crate::router::Route;
+use crate::router::{Route, RouteIndex};
 use crate::timer::{Timer, within};
+use crate::upstream::Upstream;
 use crate::upstream::request_body::RequestBody;
 use crate::upstream::request_head::RequestHead;
 use crate::upstream::response_body::{self, Source};
+use crate::upstream::route_state::RouteState;
 use crate::worker::{Snapshot, Worker};
 
 /// A request, ready to be sent to some instance of its upstream.
@@ -40,6 +42,8 @@ pub struct Exchange {
     pub snapshot: Arc<Snapshot>,
     /// Where to.
     pub route: Arc<Route>,
+    /// Which of its routes.
+    pub rule: RouteIndex,
     /// Its method.
     pub method: Method,
     /// Its target, prefix stripped.
@@ -197,8 +201,13 @@ impl Exchange {
         Outcome::Refused(self.course.first_failure.take().unwrap_or(refusal))
     }
 
-    pub(super) fn service(&self) -> &Service {
-        &self.route.settings.service
+    pub(crate) fn service(&self) -> &Service {
+        self.route.service(self.rule)
+    }
+
+    /// The live part of the request's route.
+    pub fn state(&self) -> &Arc<RouteState> {
+        self.route.state(self.rule)
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -211,6 +220,9 @@ impl Exchange {
         self.guard.attempt(&picked.instance);
         if self.guard.attempts() > 1 {
             self.route.upstream.cells.retry(self.worker.index);
+            if let Some(cells) = &self.state().cells {
+                cells.retry(self.worker.index);
+            }
         }
         let mut moment = self.moment.take();
         let pool = self.worker.pools.of(&picked.instance);
@@ -220,6 +232,7 @@ impl Exchange {
             worker,
             snapshot,
             route,
+            rule,
             method,
             target,
             headers,
@@ -231,10 +244,11 @@ impl Exchange {
             ..
         } = self;
         let (worker, route, grpc) = (&*worker, &*route, *grpc);
-        let service = &*route.settings.service;
+        let service = &**route.service(*rule);
         let retry = &service.retry;
         let follow = Follow {
-            route,
+            upstream: &route.upstream,
+            retry,
             worker,
             tried: &course.tried,
             attempts,
@@ -485,7 +499,8 @@ fn overflow(route: &Route) -> Refusal {
 
 /// Whether another attempt could follow, as far as instances, attempts and budget go.
 struct Follow<'a> {
-    route: &'a Route,
+    upstream: &'a Upstream,
+    retry: &'a Retry,
     worker: &'a Worker,
     tried: &'a [u64],
     attempts: u32,
@@ -494,8 +509,7 @@ struct Follow<'a> {
 impl Follow<'_> {
     /// The present attempt's instance counts as tried here.
     fn possible(&self) -> bool {
-        let retry = &self.route.settings.service.retry;
-        let upstream = &self.route.upstream;
+        let (retry, upstream) = (self.retry, self.upstream);
         let untried = upstream.selectable().entries.len() > self.tried.len() + 1;
         let now = self.worker.clock.now();
         let requests = upstream.cells.requests();

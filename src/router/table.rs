@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue, Method};
 use rustc_hash::FxHashMap;
 
-use super::Authority;
+use super::{Authority, RouteIndex};
 use crate::config::types::Service;
 use crate::upstream::Upstream;
+use crate::upstream::route_state::RouteState;
 
 /// Names longer than this are no names.
 const MAX_NAME: usize = 512;
@@ -19,6 +20,44 @@ pub struct Route {
     pub upstream: Arc<Upstream>,
     /// The settings.
     pub settings: Settings,
+    /// The live parts of `settings.service.rules`, in the same order.
+    states: Vec<Arc<RouteState>>,
+}
+
+impl Route {
+    /// Puts both parts together.
+    pub fn new(upstream: Arc<Upstream>, settings: Settings) -> Self {
+        let names = settings.service.rules.iter().map(|rule| &rule.name);
+        let states = upstream.keep_routes(names);
+        Self {
+            upstream,
+            settings,
+            states,
+        }
+    }
+
+    /// Which of the service's routes a request belongs to. `path`: without the query.
+    pub fn rule(&self, method: &Method, path: &str, headers: &HeaderMap) -> RouteIndex {
+        let rules = &self.settings.service.rules;
+        let found = rules
+            .iter()
+            .position(|rule| rule.matching.matches(method, path, headers));
+        found.map_or(RouteIndex::NONE, RouteIndex::of_item)
+    }
+
+    /// The settings that hold for a request of this route.
+    pub fn service(&self, index: RouteIndex) -> &Arc<Service> {
+        let rule = index
+            .item()
+            .and_then(|n| self.settings.service.rules.get(n));
+        rule.map_or(&self.settings.service, |rule| &rule.service)
+    }
+
+    /// The live part of this route.
+    pub fn state(&self, index: RouteIndex) -> &Arc<RouteState> {
+        let state = index.item().and_then(|n| self.states.get(n));
+        state.unwrap_or_else(|| self.upstream.own_state())
+    }
 }
 
 /// Settings of a service in the form the request path needs.

@@ -19,7 +19,7 @@ fn table(services: &Services) -> RouteTable {
         service.hosts = hosts.iter().map(|h| h.as_str().into()).collect();
         let settings = Settings::new(Arc::new(service), name);
         let upstream = Arc::new(Upstream::new(name.as_str().into(), 1));
-        builder.add(Arc::new(Route { upstream, settings }));
+        builder.add(Arc::new(Route::new(upstream, settings)));
     }
     builder.build().0
 }

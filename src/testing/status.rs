@@ -103,6 +103,7 @@ pub fn upstream(name: &str, instances: Vec<InstanceStatus>) -> UpstreamStatus {
         summary,
         instances,
         decisions: Decisions::default(),
+        routes: Vec::new(),
         counters: crate::metrics::cells::UpstreamReading::default(),
         overrides: Vec::new(),
     }
@@ -175,6 +176,7 @@ pub fn route() -> RouteExplanation {
     RouteExplanation {
         rule: "first path segment".to_owned(),
         upstream: Some("orders".to_owned()),
+        route: None,
         target: Some("/v1".to_owned()),
         host: Some("orders".to_owned()),
         refusal: None,

@@ -25,4 +25,6 @@ mod registry;
 #[cfg(test)]
 mod reload;
 #[cfg(test)]
+mod routes;
+#[cfg(test)]
 mod state;

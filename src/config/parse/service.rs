@@ -9,6 +9,7 @@ use super::health::health_check;
 use super::reader::{Context, Field, Map};
 use super::record::{HOST, Shape};
 use super::retry::{pool, retry, timeouts};
+use super::route::routes;
 use super::value::{Wrong, integer};
 use crate::config::diagnostic::{Code, Place, Source};
 use crate::config::document::{Node, Value};
@@ -42,7 +43,7 @@ pub(crate) fn service(name: &str, field: &Field<'_>, defaults: &Service) -> Serv
         let port = field.convert(Code::NUMBER, |text| integer(text, &(0..=65_535)))?;
         u16::try_from(port).ok()
     });
-    let service = Service {
+    let mut service = Service {
         name: Arc::from(name),
         hosts: hosts.unwrap_or_default().iter().filter_map(host).collect(),
         endpoints: static_list,
@@ -50,13 +51,17 @@ pub(crate) fn service(name: &str, field: &Field<'_>, defaults: &Service) -> Serv
         port,
         ..common(&map, defaults)
     };
+    service.rules = routes(&map, &service);
     map.finish();
     service
 }
 
+/// The keys that only a service has.
+const OWN: &[&str] = &["hosts", "endpoints", "port", "registry_name", "routes"];
+
 /// Where `key`, found at the top level with the keys `top`, belongs, when it is one of `defaults` or of a service.
 pub(crate) fn belongs(key: &str, top: &[&str]) -> Option<String> {
-    if matches!(key, "hosts" | "endpoints" | "port" | "registry_name") {
+    if OWN.contains(&key) {
         return Some("it belongs under `services.NAME`".to_owned());
     }
     let source = Source {
@@ -73,8 +78,7 @@ pub(crate) fn belongs(key: &str, top: &[&str]) -> Option<String> {
     let map = Map::root(&context, &nothing, false);
     common(&map, &Service::builtin());
     let (known, later) = map.keys();
-    let own = ["hosts", "endpoints", "port", "registry_name"];
-    let words = known.iter().chain(&later).chain(&own).copied();
+    let words = known.iter().chain(&later).chain(OWN).copied();
     if !known.contains(&key) && !later.contains(&key) {
         // A slip of such a key, unless it is nearer to one of the top level.
         let near = suggest::nearest(key, words.chain(top.iter().copied()))?;
@@ -101,7 +105,6 @@ fn common(map: &Map<'_>, base: &Service) -> Service {
         "circuit_breaker",
         "bulkhead",
         "fallback",
-        "routes",
         "hash",
         "subset",
         "locality",
@@ -164,8 +167,6 @@ fn common(map: &Map<'_>, base: &Service) -> Service {
             &balancers,
             &["peak_ewma", "ring_hash", "maglev"],
         ),
-        timeout: timeouts(map.child("timeout"), &base.timeout),
-        retry: retry(map.child("retry"), &base.retry),
         pool: pool(map.child("pool"), &base.pool),
         health_check: health_check(map, base.health_check.as_ref()),
         when_all_unhealthy: map.choice(
@@ -176,6 +177,17 @@ fn common(map: &Map<'_>, base: &Service) -> Service {
         ),
         forwarded_headers: map.choice("forwarded_headers", base.forwarded_headers, &forwarded, &[]),
         via: map.choice("via", base.via, &via, &[]),
+        ..per_route(map, base)
+    }
+}
+
+/// The keys that a route may write too; all else is that of `base`.
+pub(super) fn per_route(map: &Map<'_>, base: &Service) -> Service {
+    Service {
+        timeout: timeouts(map.child("timeout"), &base.timeout),
+        retry: retry(map.child("retry"), &base.retry),
+        rules: Vec::new(),
+        ..base.clone()
     }
 }
 
@@ -310,6 +322,7 @@ impl Service {
             when_all_unhealthy: WhenAllUnhealthy::UseAll,
             forwarded_headers: ForwardedHeaders::None,
             via: Via::Response,
+            rules: Vec::new(),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::metrics::cells::{AppProtocol, BUCKETS_US, HistogramReading, IgnoredCa
 use crate::metrics::names::{self, ALL, Family, Kind};
 use crate::metrics::sheet::{Key, Sample, Sheet};
 use crate::outlier::classify::ErrorKind;
-use crate::status::{InstanceStatus, UpstreamStatus};
+use crate::status::{InstanceStatus, RouteStatus, UpstreamStatus};
 
 /// How many series of a family were left out.
 pub(super) type Drops = BTreeMap<&'static str, u64>;
@@ -136,7 +136,38 @@ fn of_upstream(upstream: &UpstreamStatus) -> BTreeMap<Key, Sample> {
     let limit = Sample::Value(summary.ejection_limit as f64);
     set(&names::EJECTION_LIMIT, &[], limit);
     decisions(upstream, &mut set);
+    for route in &upstream.routes {
+        of_route(route, &mut set);
+    }
     out
+}
+
+/// A route's requests, all protocols together.
+fn of_route(route: &RouteStatus, set: &mut dyn FnMut(&Family, &[&str], Sample)) {
+    let (name, reading) = (&*route.name, &route.counters);
+    for (index, class) in names::CLASSES.into_iter().enumerate() {
+        let of = |row: &[u64; 5]| row.get(index).copied().unwrap_or(0);
+        let count = reading.http.iter().map(of).sum::<u64>();
+        if count > 0 {
+            set(&names::ROUTE_REQUESTS, &[name, class], Sample::count(count));
+        }
+    }
+    for (code, count) in counted(names::GRPC_NAMES, &reading.grpc) {
+        set(&names::ROUTE_REQUESTS, &[name, code], count);
+    }
+    let mut durations = HistogramReading::default();
+    for reading in &reading.durations {
+        durations.add(reading);
+    }
+    set(&names::ROUTE_REQUEST_DURATION, &[name], seconds(&durations));
+    for (reason, count) in counted(Reason::ALL.map(Reason::as_str), &reading.rejected) {
+        set(&names::ROUTE_REJECTED, &[name, reason], count);
+    }
+    set(
+        &names::ROUTE_RETRIES,
+        &[name],
+        Sample::count(reading.retries),
+    );
 }
 
 fn decisions(upstream: &UpstreamStatus, set: &mut dyn FnMut(&Family, &[&str], Sample)) {

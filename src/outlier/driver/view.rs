@@ -6,13 +6,14 @@ use std::time::{Duration, SystemTime};
 use super::publish::{passes, state_label};
 use super::{Driver, Member, report};
 use crate::clock::{self, Timestamp};
+use crate::config::types::RouteRule;
 use crate::discovery::{Held, HoldCause};
 use crate::endpoint::Address;
 use crate::endpoint::selectable::Availability;
 use crate::outlier::OutcomeClass;
 use crate::outlier::book::Lasting;
 use crate::outlier::detector::{InstanceView, StateView};
-use crate::status::{InstanceStatus, OverrideStatus, UpstreamStatus, UpstreamSummary};
+use crate::status::{InstanceStatus, OverrideStatus, RouteStatus, UpstreamStatus, UpstreamSummary};
 
 /// What instances can be called, for counts that show zeros too.
 const STATES: [&str; 6] = [
@@ -25,6 +26,18 @@ const STATES: [&str; 6] = [
 ];
 
 impl Driver {
+    fn routes(&self) -> Vec<RouteStatus> {
+        let of = |rule: &RouteRule| {
+            let state = self.upstream.route_state(&rule.name)?;
+            Some(RouteStatus {
+                name: rule.name.to_string(),
+                matches: rule.matching.to_string(),
+                counters: state.cells.as_ref()?.read(),
+            })
+        };
+        self.service.rules.iter().filter_map(of).collect()
+    }
+
     pub(super) fn view(&self) -> UpstreamStatus {
         let instances: Vec<InstanceStatus> = self
             .order
@@ -47,6 +60,7 @@ impl Driver {
             instances,
             decisions: self.decisions.clone(),
             counters: self.upstream.cells.read(),
+            routes: self.routes(),
             overrides: self.override_statuses(),
         }
     }

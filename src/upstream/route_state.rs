@@ -1,0 +1,33 @@
+//! The live part of one route of an upstream, or of the upstream itself. It outlives reloads: a
+//! route that keeps its name keeps its counters.
+
+use std::sync::Arc;
+
+use crate::metrics::cells::UpstreamCells;
+
+/// What of a route is live.
+#[derive(Debug)]
+pub struct RouteState {
+    /// Its name; `None`: the upstream itself, for all that no route takes.
+    pub name: Option<Arc<str>>,
+    /// What request tasks count; that of the upstream itself stands in the upstream.
+    pub cells: Option<UpstreamCells>,
+}
+
+impl RouteState {
+    /// Of the upstream itself.
+    pub(super) const fn own() -> Self {
+        Self {
+            name: None,
+            cells: None,
+        }
+    }
+
+    /// Of a route.
+    pub(super) fn named(name: Arc<str>, workers: usize) -> Self {
+        Self {
+            name: Some(name),
+            cells: Some(UpstreamCells::new(workers)),
+        }
+    }
+}
