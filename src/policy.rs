@@ -3,6 +3,7 @@
 
 pub mod attempt;
 pub mod budget;
+mod follow_up;
 pub mod limits;
 pub mod outcome;
 mod pick;

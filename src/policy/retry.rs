@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use http::Method;
+use http::{HeaderMap, Method};
 
 use crate::config::types::{Retry, RetryMethods};
 
@@ -92,10 +92,88 @@ pub fn backoff(retry: &Retry, n: u32, jitter: Duration) -> Duration {
         .saturating_add(jitter)
 }
 
+/// What the answer of an instance says of when to try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushback {
+    /// Nothing: the back-off holds.
+    Silent,
+    /// Not before this has passed.
+    AtLeast(Duration),
+    /// After exactly this.
+    Exactly(Duration),
+    /// Not at all.
+    Never,
+}
+
+/// A longer `retry-after` is not waited for: another instance may be fine.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// `grpc-retry-pushback-ms` of a gRPC answer (what is no number, or negative, forbids a retry; source:
+/// gRFC A6), else `retry-after` in seconds. One that does not fit in `left`: a gRPC server's ends the
+/// tries; an HTTP server's is left out, for it speaks of that server alone.
+pub fn pushback(headers: &HeaderMap, grpc: bool, left: Duration) -> Pushback {
+    if grpc {
+        let Some(value) = headers.get("grpc-retry-pushback-ms") else {
+            return Pushback::Silent;
+        };
+        let millis = value
+            .to_str()
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok());
+        return match millis.map(Duration::from_millis) {
+            Some(wait) if wait < left => Pushback::Exactly(wait),
+            Some(_) | None => Pushback::Never,
+        };
+    }
+    let value = headers.get(http::header::RETRY_AFTER);
+    let seconds = value.and_then(|v| v.to_str().ok()?.trim().parse::<u64>().ok());
+    match seconds.map(Duration::from_secs) {
+        Some(wait) if wait <= LONGEST_RETRY_AFTER && wait < left => Pushback::AtLeast(wait),
+        Some(_) | None => Pushback::Silent,
+    }
+}
+
+/// The delay before the next try, from that of [`backoff`].
+pub fn delay(backoff: Duration, jitter: Duration, pushback: Pushback) -> Duration {
+    match pushback {
+        Pushback::Silent | Pushback::Never => backoff,
+        // With jitter, so that those who were sent away together do not come back together.
+        Pushback::AtLeast(wait) => backoff.max(wait.saturating_add(jitter)),
+        Pushback::Exactly(wait) => wait,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::types::RetryOn;
+
+    #[test]
+    fn servers_say_when_to_try_again() {
+        let left = Duration::from_secs(3);
+        let of = |name: &'static str, value: &'static str, grpc: bool| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, http::HeaderValue::from_static(value));
+            pushback(&headers, grpc, left)
+        };
+        let s = Duration::from_secs;
+        assert_eq!(of("retry-after", "2", false), Pushback::AtLeast(s(2)));
+        assert_eq!(of("retry-after", "0", false), Pushback::AtLeast(s(0)));
+        // Does not fit; a date; speaks HTTP to a gRPC call.
+        assert_eq!(of("retry-after", "3", false), Pushback::Silent);
+        let date = "Fri, 31 Dec 1999 23:59:59 GMT";
+        assert_eq!(of("retry-after", date, false), Pushback::Silent);
+        assert_eq!(of("retry-after", "2", true), Pushback::Silent);
+        let grpc = |value| of("grpc-retry-pushback-ms", value, true);
+        assert_eq!(grpc("250"), Pushback::Exactly(Duration::from_millis(250)));
+        for never in ["-1", "soon", "3000", ""] {
+            assert_eq!(grpc(never), Pushback::Never, "{never}");
+        }
+        let (wait, jitter) = (s(2), Duration::from_millis(20));
+        assert_eq!(delay(s(1), jitter, Pushback::AtLeast(wait)), wait + jitter);
+        assert_eq!(delay(s(3), jitter, Pushback::AtLeast(wait)), s(3));
+        assert_eq!(delay(s(3), jitter, Pushback::Exactly(wait)), wait);
+    }
 
     fn retry() -> Retry {
         Retry {

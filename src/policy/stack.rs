@@ -13,20 +13,20 @@ use http::header::HeaderMap;
 use http::uri::PathAndQuery;
 
 use super::attempt::{self, Answer, Attempt, Failure};
+use super::follow_up::Follow;
 use super::limits::{self, RequestLimits};
 use super::outcome::AttemptGuard;
 use super::pick::Picked;
-use super::retry::{self, Trigger};
+use super::retry::{self, Pushback, Trigger};
 use super::verdict::{classify, rule_broken, trigger_of};
 use crate::clock::Timestamp;
-use crate::config::types::{HostHeader, Protocol, Retry, Service};
+use crate::config::types::{HostHeader, Protocol, Service};
 use crate::endpoint::selectable::{Availability, Selectable};
 use crate::error::{Reason, Refusal};
 use crate::listener::request::RequestGuard;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::router::{Route, RouteIndex};
 use crate::timer::{Timer, within};
-use crate::upstream::Upstream;
 use crate::upstream::request_body::RequestBody;
 use crate::upstream::request_head::RequestHead;
 use crate::upstream::response_body::{self, Source};
@@ -75,6 +75,10 @@ pub struct Course {
     pub(super) full: Vec<u64>,
     pub(super) first_failure: Option<Refusal>,
     pub(super) budget_held: bool,
+    /// Attempts that the header of previous attempts tells of.
+    pub(super) own_attempts: u32,
+    /// When the last answer wants the next try.
+    pub(super) pushback: Option<Pushback>,
 }
 
 /// What follows an attempt.
@@ -159,7 +163,7 @@ impl Exchange {
                 } else {
                     self.retryable(trigger)
                 };
-                if wanted && self.another_follows(picked, trigger) {
+                if wanted && self.welcome(&answer) && self.another_follows(picked, trigger) {
                     answer.guard.finish(class, kind);
                     return Step::BackOff;
                 }
@@ -265,7 +269,7 @@ impl Exchange {
             target,
             headers,
             own_host: service.host_header == HostHeader::Instance,
-            client: time.client(),
+            client: time.client().map(|_| time.deadline()),
         };
         let mut fresh = false;
         loop {
@@ -322,49 +326,6 @@ impl Exchange {
             .entries
             .iter()
             .any(|e| !tried.contains(&e.instance.id))
-    }
-
-    pub(super) fn take_budget(&mut self, trigger: Trigger) -> bool {
-        if trigger.nothing_sent() || std::mem::take(&mut self.course.budget_held) {
-            return true;
-        }
-        let retry = &self.service().retry;
-        let upstream = &self.route.upstream;
-        let (requests, now) = (upstream.cells.requests(), self.now());
-        let taken = upstream.budget.lock().is_ok_and(|mut budget| {
-            budget.take(
-                retry.budget_percent,
-                retry.budget_min_per_second,
-                requests,
-                now,
-            )
-        });
-        if !taken {
-            upstream.cells.budget_exhausted(self.worker.index);
-        } else if self.guard.attempts() == 0 {
-            // Set aside for the case that the trial fails.
-            self.course.budget_held = true;
-        }
-        taken
-    }
-
-    fn give_budget_back(&self) {
-        if let Ok(mut budget) = self.route.upstream.budget.lock() {
-            budget.give_back();
-        }
-    }
-
-    async fn back_off(&mut self) {
-        let retry = &self.service().retry;
-        let n = self.guard.attempts().saturating_sub(1);
-        let most = u64::try_from(retry.backoff_jitter.as_nanos()).unwrap_or(u64::MAX);
-        let jitter = Duration::from_nanos(self.worker.rng.borrow_mut().u64(0..=most));
-        let delay = retry::backoff(retry, n, jitter);
-        if delay.is_zero() {
-            return;
-        }
-        let until = (self.now() + delay).min(self.time.deadline());
-        within(&mut self.timer, until, std::future::pending::<()>()).await;
     }
 
     /// Waits for a place at one of the full instances. False when the time is over.
@@ -495,37 +456,4 @@ fn overflow(route: &Route) -> Refusal {
     let mut refusal = Refusal::new(Reason::Overflow, message);
     refusal.retry_after = Some(1);
     refusal
-}
-
-/// Whether another attempt could follow, as far as instances, attempts and budget go.
-struct Follow<'a> {
-    upstream: &'a Upstream,
-    retry: &'a Retry,
-    worker: &'a Worker,
-    tried: &'a [u64],
-    attempts: u32,
-}
-
-impl Follow<'_> {
-    /// The present attempt's instance counts as tried here.
-    fn possible(&self) -> bool {
-        let (retry, upstream) = (self.retry, self.upstream);
-        let untried = upstream.selectable().entries.len() > self.tried.len() + 1;
-        let now = self.worker.clock.now();
-        let requests = upstream.cells.requests();
-        self.attempts < retry.max_attempts
-            && untried
-            && upstream.budget.lock().is_ok_and(|mut budget| {
-                let taken = budget.take(
-                    retry.budget_percent,
-                    retry.budget_min_per_second,
-                    requests,
-                    now,
-                );
-                if taken {
-                    budget.give_back();
-                }
-                taken
-            })
-    }
 }

@@ -25,6 +25,8 @@ mod registry;
 #[cfg(test)]
 mod reload;
 #[cfg(test)]
+mod retries;
+#[cfg(test)]
 mod routes;
 #[cfg(test)]
 mod state;
