@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 
 use super::app_check::AppHealth;
 use super::hooks;
-use super::machine::{Action, Change, Machine, Outcome, Wish};
+use super::machine::{Action, Change, Machine, Outcome, Standing, Wish};
 use super::registrar::Registrar;
 use super::view::{Told, View};
 use crate::clock::{Clock, Timestamp};
@@ -37,14 +37,25 @@ pub(super) struct Start {
     pub(super) health: watch::Receiver<AppHealth>,
     /// Becomes true when the registration is to end.
     pub(super) leave: watch::Receiver<bool>,
-    /// The same instance with other metadata, say.
-    pub(super) changes: mpsc::UnboundedReceiver<Arc<dyn Registrar>>,
+    /// The same instance with other metadata or another check, say.
+    pub(super) changes: mpsc::UnboundedReceiver<Renewal>,
     pub(super) pre_register: Option<Hook>,
     pub(super) post_register: Option<Hook>,
     pub(super) view: watch::Sender<View>,
     pub(super) clock: Clock,
     pub(super) journal: Journal,
     pub(super) seed: u64,
+}
+
+/// The same instance with other settings; it stays listed meanwhile.
+#[derive(Debug)]
+pub(super) struct Renewal {
+    /// What is to be told to the registry, where that is different.
+    pub(super) registrar: Option<Arc<dyn Registrar>>,
+    /// How the app stands, by a check that may be new.
+    pub(super) health: watch::Receiver<AppHealth>,
+    pub(super) pre_register: Option<Hook>,
+    pub(super) post_register: Option<Hook>,
 }
 
 /// Runs until nothing of the registration is left.
@@ -100,12 +111,7 @@ impl Driver {
                     // The process ends without an order: the lease does the rest (G13).
                     Err(_) => return,
                 },
-                Some(registrar) = self.start.changes.recv() => {
-                    self.losses = registrar.losses();
-                    let old = std::mem::replace(&mut self.start.registrar, registrar);
-                    self.previous.get_or_insert(old);
-                    self.machine.changed(self.now());
-                }
+                Some(renewal) = self.start.changes.recv() => self.renew(renewal),
                 () = lost(&mut self.losses) => {
                     let change = self.machine.lost(self.now(), &mut self.rng);
                     self.tell(change);
@@ -116,6 +122,25 @@ impl Driver {
         self.start.view.send_modify(|view| view.over = true);
     }
 
+    fn renew(&mut self, renewal: Renewal) {
+        let Renewal {
+            registrar,
+            health,
+            pre_register,
+            post_register,
+        } = renewal;
+        self.start.health = health;
+        self.start.pre_register = pre_register;
+        self.start.post_register = post_register;
+        if let Some(registrar) = registrar {
+            self.losses = registrar.losses();
+            let old = std::mem::replace(&mut self.start.registrar, registrar);
+            self.previous.get_or_insert(old);
+            self.machine.changed(self.now());
+        }
+        self.wish();
+    }
+
     fn now(&self) -> Timestamp {
         self.start.clock.now()
     }
@@ -123,7 +148,14 @@ impl Driver {
     fn wish(&mut self) {
         let wish = match *self.start.leave.borrow_and_update() {
             true => Wish::Gone,
-            false => Wish::Listed(self.start.health.borrow_and_update().standing),
+            false => {
+                let standing = self.start.health.borrow_and_update().standing;
+                // A check that is new says nothing yet: what its predecessor said holds.
+                if standing == Standing::Starting && self.machine.is_up() {
+                    return;
+                }
+                Wish::Listed(standing)
+            }
         };
         self.machine.wish(wish, self.now());
     }

@@ -13,10 +13,9 @@ use tokio::task::AbortHandle;
 use super::advertise;
 use super::app_check::{self, AppHealth};
 use super::client::Client;
-use super::driver::{self, Label};
+use super::driver::{self, Label, Renewal};
 use super::machine::Standing;
 use super::record::Record;
-use super::registrar::Registrar;
 use super::view::View;
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Advertise, AppCheck, Config, Register, Registry};
@@ -49,7 +48,7 @@ struct Live {
     deregister_wait: Duration,
     view: watch::Receiver<View>,
     leave: watch::Sender<bool>,
-    changes: mpsc::UnboundedSender<Arc<dyn Registrar>>,
+    changes: mpsc::UnboundedSender<Renewal>,
     /// Its driver.
     task: Option<AbortHandle>,
     /// Why it could not be started.
@@ -154,7 +153,8 @@ impl Registrations {
             let live = match before {
                 Some(live) if live.is_same(&register, &client) => live,
                 Some(live) if live.changes_in_place(&register, &client) => {
-                    live.changed(register, &owner)
+                    let health = self.health(register.check.as_ref());
+                    live.changed(register, &owner, health)
                 }
                 before => self.start(key, register, client, &owner, before),
             };
@@ -416,23 +416,43 @@ impl Live {
         self.problem.is_none() && self.register == *register && Arc::ptr_eq(&self.client, client)
     }
 
-    /// Whether nothing but what a register call replaces is different.
+    /// Whether nothing but what a register call replaces, the check or the hooks is different.
     fn changes_in_place(&self, register: &Register, client: &Arc<Client>) -> bool {
         let with_ours = Register {
             weight: register.weight,
             metadata: register.metadata.clone(),
             fail_fast: register.fail_fast,
+            check: register.check.clone(),
+            pre_register: register.pre_register.clone(),
+            post_register: register.post_register.clone(),
             ..self.register.clone()
         };
         self.problem.is_none() && with_ours == *register && Arc::ptr_eq(&self.client, client)
     }
 
-    fn changed(mut self, register: Register, owner: &Arc<str>) -> Self {
-        let registrar =
-            record(&register).and_then(|record| self.client.registrar(record, &self.stamp, owner));
+    fn changed(
+        mut self,
+        register: Register,
+        owner: &Arc<str>,
+        health: watch::Receiver<AppHealth>,
+    ) -> Self {
+        let told_alike =
+            self.register.weight == register.weight && self.register.metadata == register.metadata;
+        let registrar = if told_alike {
+            Ok(None)
+        } else {
+            record(&register)
+                .and_then(|record| self.client.registrar(record, &self.stamp, owner))
+                .map(Some)
+        };
         match registrar {
             Ok(registrar) => {
-                let _ended = self.changes.send(registrar);
+                let _ended = self.changes.send(Renewal {
+                    registrar,
+                    health,
+                    pre_register: register.pre_register.clone(),
+                    post_register: register.post_register.clone(),
+                });
                 self.register = register;
             }
             Err(problem) => {

@@ -16,7 +16,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::{mpsc, watch};
 
 use super::app_check::AppHealth;
-use super::driver::{self, Label};
+use super::driver::{self, Label, Renewal};
 use super::machine::Standing;
 use super::record::Record;
 use super::registrar::Registrar;
@@ -173,10 +173,10 @@ pub(super) struct Setup {
     pub(super) journal: Journal,
     health: watch::Sender<AppHealth>,
     leave: watch::Sender<bool>,
-    pub(super) changes: mpsc::UnboundedSender<Arc<dyn Registrar>>,
+    pub(super) changes: mpsc::UnboundedSender<Renewal>,
 }
 
-fn health(standing: Standing) -> AppHealth {
+pub(super) fn health(standing: Standing) -> AppHealth {
     AppHealth {
         standing,
         message: "".into(),
@@ -219,6 +219,21 @@ impl Setup {
             leave,
             changes,
         }
+    }
+
+    /// A reload gives it another registrar, another check, or both.
+    pub(super) fn renew(
+        &self,
+        registrar: Option<Arc<dyn Registrar>>,
+        check: Option<&watch::Sender<AppHealth>>,
+    ) {
+        let renewal = Renewal {
+            registrar,
+            health: check.unwrap_or(&self.health).subscribe(),
+            pre_register: None,
+            post_register: None,
+        };
+        self.changes.send(renewal).unwrap();
     }
 
     pub(super) fn app(&self, standing: Standing) {

@@ -244,6 +244,34 @@ fn a_reload_touches_what_changed_and_nothing_else() {
 }
 
 #[test]
+fn another_check_leaves_the_app_listed() {
+    let home = eureka();
+    let kind = format!(
+        "u: {{kind: eureka, servers: [\"http://{}/eureka\"]}}",
+        home.address
+    );
+    let listening = Stub::ok();
+    let proxy = app(
+        &kind,
+        "u",
+        8080,
+        ", metadata: {version: \"1\"}, heartbeat_interval: 1s",
+    )
+    .start();
+    eventually("the first beat", || {
+        calls(&home).contains(&"PUT".to_owned())
+    });
+    let check = format!("check: {{tcp: \"{}\", interval: 100ms}}", listening.address);
+    let text = proxy.config_text();
+    proxy.reload(&text.replace("metadata: {", &format!("{check}, metadata: {{")));
+    proxy.wait_for_event("app_up");
+    let beats = calls(&home).len();
+    eventually("it is beaten on", || calls(&home).len() > beats);
+    let told: Vec<_> = calls(&home).into_iter().filter(|c| c != "PUT").collect();
+    assert_eq!(told, ["POST UP"]);
+}
+
+#[test]
 fn fail_fast_ends_the_process_and_says_why() {
     let (_socket, nobody) = crate::harness::closed_port();
     let mut proxy = app(&nacos(nobody), "n", 8080, ", fail_fast: true").start();
