@@ -14,6 +14,7 @@ mod api;
 mod clients;
 mod grpc;
 mod guard;
+mod guesses;
 pub mod lease;
 pub mod model;
 mod naming;

@@ -2,6 +2,8 @@
 //! configured all but the login and the health pages ask for a token (`registry/users.rs`).
 //! Next: `registry/naming.rs` (instances and services), `registry/answer.rs` (shapes and errors).
 
+use std::net::IpAddr;
+
 use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::{Method, StatusCode};
@@ -52,7 +54,10 @@ fn dispatch(
     if !is_open(method, call) {
         let basic = basic(&head.headers);
         let shown = credentials(&head.headers, &params, basic.as_ref());
-        let checked = registry.0.users.check(shown, registry.0.clock.now());
+        let checked = registry
+            .0
+            .users
+            .check(shown, caller.remote, registry.0.clock.now());
         let for_people = call.starts_with('/');
         checked.map_err(|denial| Fault::Denied { denial, for_people })?;
     }
@@ -75,7 +80,7 @@ fn dispatch(
             Ok(answer::text(StatusCode::OK, "OK"))
         }
         ("GET", "console/server/state") => Ok(state(registry)),
-        ("POST", "auth/login" | "auth/users/login") => login(registry, &params),
+        ("POST", "auth/login" | "auth/users/login") => login(registry, &params, caller.remote),
         _ => Err(unknown()),
     }
 }
@@ -154,14 +159,18 @@ fn state(registry: &EmbeddedRegistry) -> Answer {
 }
 
 /// Without users whoever logs in is let in.
-fn login(registry: &EmbeddedRegistry, params: &Params) -> Result<Answer, Fault> {
+fn login(
+    registry: &EmbeddedRegistry,
+    params: &Params,
+    from: Option<IpAddr>,
+) -> Result<Answer, Fault> {
     let shown = Credentials {
         token: None,
         username: params.get("username"),
         password: params.get("password"),
     };
     let token = if registry.0.users.required() {
-        let token = registry.0.users.log_in(shown, registry.0.clock.now());
+        let token = registry.0.users.log_in(shown, from, registry.0.clock.now());
         token.map_err(Fault::Login)?
     } else {
         "AUTH_DISABLED".to_owned()

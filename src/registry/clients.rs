@@ -2,7 +2,7 @@
 //! state is a [`Session`]; its task is in `registry/grpc.rs`.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -38,6 +38,8 @@ pub(super) struct Client {
     pub(super) number: u64,
     /// Its name towards the client.
     pub(super) id: String,
+    /// Where it is.
+    pub(super) from: IpAddr,
     /// Its machine has something new to do.
     pub(super) wake: Notify,
     state: Mutex<State>,
@@ -58,6 +60,7 @@ impl Clients {
         let client = Arc::new(Client {
             number: live.next,
             id: format!("{}_{}_{}", epoch_millis(), from.ip(), from.port()),
+            from: from.ip(),
             wake: Notify::new(),
             state: Mutex::new(State {
                 session: Session::new(now),

@@ -42,7 +42,8 @@ const CLIENTS: [&str; 6] = [
 pub(super) struct Caller {
     /// Our own address on that connection.
     pub(super) local: Option<IpAddr>,
-    remote: Option<IpAddr>,
+    /// The other end.
+    pub(super) remote: Option<IpAddr>,
     socket: Option<Arc<UdpSocket>>,
 }
 

@@ -4,14 +4,16 @@
 //! a row: once may be an editor at work.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::{Digest, Sha256};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
+use super::guesses::Guesses;
 use crate::clock::Timestamp;
 
 /// How long a token lives.
@@ -36,6 +38,8 @@ pub(super) enum Denial {
     Nobody,
     #[error("user not found! Wrong user or password")]
     Password,
+    #[error("too many wrong passwords from your address! Wait ten seconds")]
+    TooMany,
     #[error("token invalid or expired! Log in again")]
     Token,
     #[error("the system gives no random numbers for a token")]
@@ -54,6 +58,7 @@ pub(super) struct Users {
 struct Book {
     users: BTreeMap<String, Hash>,
     tokens: BTreeMap<String, (String, Timestamp)>,
+    guesses: Guesses,
     /// Of the file as it was last read, good or bad.
     seen: Option<Hash>,
     /// The last reading was bad, and nothing was done about it yet.
@@ -95,11 +100,16 @@ impl Users {
     }
 
     /// Whether these are enough.
-    pub(super) fn check(&self, shown: Credentials<'_>, now: Timestamp) -> Result<(), Denial> {
+    pub(super) fn check(
+        &self,
+        shown: Credentials<'_>,
+        from: Option<IpAddr>,
+        now: Timestamp,
+    ) -> Result<(), Denial> {
         if !self.required() {
             return Ok(());
         }
-        let book = self.book();
+        let mut book = self.book();
         match shown {
             Credentials {
                 token: Some(token), ..
@@ -108,16 +118,21 @@ impl Users {
                 username: Some(name),
                 password,
                 ..
-            } => book.password(name, password.unwrap_or_default()),
+            } => book.try_password(name, password.unwrap_or_default(), from, now),
             Credentials { .. } => Err(Denial::Nobody),
         }
     }
 
     /// A new token for a user.
-    pub(super) fn log_in(&self, shown: Credentials<'_>, now: Timestamp) -> Result<String, Denial> {
+    pub(super) fn log_in(
+        &self,
+        shown: Credentials<'_>,
+        from: Option<IpAddr>,
+        now: Timestamp,
+    ) -> Result<String, Denial> {
         let name = shown.username.ok_or(Denial::Password)?;
         let mut book = self.book();
-        book.password(name, shown.password.unwrap_or_default())?;
+        book.try_password(name, shown.password.unwrap_or_default(), from, now)?;
         let mut random = [0u8; 32];
         let filled = getrandom(&mut random[..], GetRandomFlags::empty());
         if filled.ok() != Some(random.len()) {
@@ -196,6 +211,26 @@ impl Book {
         }
     }
 
+    /// A password from an address that showed many wrong ones of late is not looked at; its tokens
+    /// stay good. All callers over a Unix socket are one.
+    fn try_password(
+        &mut self,
+        name: &str,
+        password: &str,
+        from: Option<IpAddr>,
+        now: Timestamp,
+    ) -> Result<(), Denial> {
+        let from = from.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        if !self.guesses.may_try(from, now) {
+            return Err(Denial::TooMany);
+        }
+        let checked = self.password(name, password);
+        if checked.is_err() && self.guesses.wrong(from, now) {
+            warn!(%from, "many wrong passwords for the registry: none is looked at for ten seconds");
+        }
+        checked
+    }
+
     /// Compared by hashes, and for an unknown name too, so that time tells nothing.
     fn password(&self, name: &str, password: &str) -> Result<(), Denial> {
         let given = hash(name, password);
@@ -271,7 +306,7 @@ mod tests {
     #[test]
     fn everybody_may_without_a_file() {
         let users = Users::new(None);
-        assert_eq!(users.check(Credentials::default(), at(0)), Ok(()));
+        assert_eq!(users.check(Credentials::default(), None, at(0)), Ok(()));
     }
 
     #[test]
@@ -281,34 +316,71 @@ mod tests {
         std::fs::write(&path, "# people\n\nann: p:w \nbob:x\n").unwrap();
         let users = Users::new(Some(path.clone()));
         assert_eq!(
-            users.check(Credentials::default(), at(0)),
+            users.check(Credentials::default(), None, at(0)),
             Err(Denial::Nobody)
         );
-        assert_eq!(users.check(by_password("ann", "p:w"), at(0)), Ok(()));
+        assert_eq!(users.check(by_password("ann", "p:w"), None, at(0)), Ok(()));
         for (name, password) in [("ann", "x"), ("nobody", ""), ("", ""), ("ann", "")] {
             let shown = by_password(name, password);
-            assert_eq!(users.check(shown, at(0)), Err(Denial::Password), "{name}");
-            assert_eq!(users.log_in(shown, at(0)), Err(Denial::Password), "{name}");
+            assert_eq!(
+                users.check(shown, None, at(0)),
+                Err(Denial::Password),
+                "{name}"
+            );
+            assert_eq!(
+                users.log_in(shown, None, at(0)),
+                Err(Denial::Password),
+                "{name}"
+            );
         }
-        let token = users.log_in(by_password("ann", "p:w"), at(0)).unwrap();
-        let other = users.log_in(by_password("bob", "x"), at(0)).unwrap();
+        let token = users
+            .log_in(by_password("ann", "p:w"), None, at(0))
+            .unwrap();
+        let other = users.log_in(by_password("bob", "x"), None, at(0)).unwrap();
         assert!(token.len() == 64 && token != other);
-        assert_eq!(users.check(by_token(&token), at(17_999)), Ok(()));
+        assert_eq!(users.check(by_token(&token), None, at(17_999)), Ok(()));
         assert_eq!(
-            users.check(by_token(&token), at(18_000)),
+            users.check(by_token(&token), None, at(18_000)),
             Err(Denial::Token)
         );
-        assert_eq!(users.check(by_token("x"), at(0)), Err(Denial::Token));
+        assert_eq!(users.check(by_token("x"), None, at(0)), Err(Denial::Token));
         // A new password of one, the other stays.
         std::fs::write(&path, "ann: new\nbob: x\n").unwrap();
         users.take(std::fs::read(&path));
-        assert_eq!(users.check(by_token(&token), at(1)), Err(Denial::Token));
-        assert_eq!(users.check(by_token(&other), at(1)), Ok(()));
+        assert_eq!(
+            users.check(by_token(&token), None, at(1)),
+            Err(Denial::Token)
+        );
+        assert_eq!(users.check(by_token(&other), None, at(1)), Ok(()));
         std::fs::remove_file(&path).unwrap();
         users.take(std::fs::read(&path));
-        assert_eq!(users.check(by_token(&other), at(1)), Ok(()), "once");
+        assert_eq!(users.check(by_token(&other), None, at(1)), Ok(()), "once");
         users.take(std::fs::read(&path));
-        assert_eq!(users.check(by_token(&other), at(1)), Err(Denial::Token));
+        assert_eq!(
+            users.check(by_token(&other), None, at(1)),
+            Err(Denial::Token)
+        );
+    }
+
+    #[test]
+    fn guessing_ends_while_tokens_go_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users");
+        std::fs::write(&path, "ann: right\n").unwrap();
+        let users = Users::new(Some(path));
+        let from = Some("10.0.0.9".parse().unwrap());
+        let ann = by_password("ann", "right");
+        let token = users.log_in(ann, from, at(0)).unwrap();
+        for n in 0..10 {
+            let guess = format!("{n}");
+            let shown = by_password("ann", &guess);
+            assert_eq!(users.log_in(shown, from, at(0)), Err(Denial::Password));
+        }
+        assert_eq!(users.check(ann, from, at(9)), Err(Denial::TooMany));
+        assert_eq!(users.check(by_token(&token), from, at(9)), Ok(()));
+        let elsewhere = Some("10.0.0.8".parse().unwrap());
+        assert_eq!(users.check(ann, elsewhere, at(9)), Ok(()));
+        assert_eq!(users.check(ann, from, at(10)), Ok(()));
     }
 
     #[test]

@@ -103,7 +103,9 @@ fn a_hang_is_answered_at_the_limit_and_gives_everything_back() {
     }
     eventually("its connections are closed", || stub.open() == 0);
     // A scrape may be open at that moment; a leak would be forty.
-    eventually("the files are given back", || proxy.open_files() <= before + 1);
+    eventually("the files are given back", || {
+        proxy.open_files() <= before + 1
+    });
     assert_eq!(proxy.metric("outrigger_requests_in_flight", &[]), 0);
     assert_eq!(
         proxy.metric("outrigger_open_connections", &["side=\"upstream\""]),

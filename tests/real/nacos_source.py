@@ -248,6 +248,10 @@ class Run:
         self.report = Report()
         self.proxy = None
 
+    def silent_s(self):
+        """Limit for what r-nacos does not push: the source asks again every minute."""
+        return POLL_S if self.kind == "nacos" or PROTOCOL == "http" else 75
+
     def script(self, name, **env):
         prefix = "NACOS" if self.kind == "nacos" else "RNACOS"
         env = {**os.environ, f"{prefix}_PORT": str(self.server), **env}
@@ -332,8 +336,10 @@ class Run:
         self.watch("weight 5 to 0", lambda: client.at(a, "PUT", weight=0),
                    lambda: hosts().get(a, {}).get("weight") == 0, lambda: a not in proxy.usable(), POLL_S)
         check(a not in self.shares(1), "weight 0 takes none")
-        self.watch("weight 0 to 1", lambda: client.at(a, "PUT", weight=1),
-                   lambda: hosts().get(a, {}).get("weight") == 1, lambda: a in proxy.usable(), POLL_S)
+        # r-nacos takes a weight of 1 for one that is not given.
+        usual = 1 if self.kind == "nacos" else 2
+        self.watch(f"weight 0 to {usual}", lambda: client.at(a, "PUT", weight=usual),
+                   lambda: hosts().get(a, {}).get("weight") == usual, lambda: a in proxy.usable(), POLL_S)
 
         self.watch("disable", lambda: client.at(b, "PUT", enabled="false"),
                    lambda: b not in hosts(), lambda: b not in proxy.usable(), POLL_S)
@@ -345,7 +351,7 @@ class Run:
         self.watch("beats stop: unhealthy", lambda: client.paused.add(c),
                    lambda: not hosts().get(c, {"healthy": False})["healthy"], lambda: c not in proxy.usable(), 27 + POLL_S)
         self.watch("beats again: healthy", lambda: client.paused.discard(c),
-                   lambda: hosts().get(c, {}).get("healthy"), lambda: c in proxy.usable(), POLL_S)
+                   lambda: hosts().get(c, {}).get("healthy"), lambda: c in proxy.usable(), self.silent_s())
 
         # The instance dies: its port is closed and its beats stop.
         def crash():
@@ -364,7 +370,7 @@ class Run:
             traffic.do(traffic.open(c))
             client.register(c)
 
-        self.watch("the crashed one is back", again, lambda: c in hosts(), lambda: c in proxy.usable(), POLL_S)
+        self.watch("the crashed one is back", again, lambda: c in hosts(), lambda: c in proxy.usable(), self.silent_s())
         # Its return is a ramp.
         time.sleep(12)
 

@@ -68,7 +68,10 @@ fn dispatch(
         username: call.header("username"),
         password: call.header("password"),
     };
-    let checked = registry.0.users.check(shown, registry.0.clock.now());
+    let checked = registry
+        .0
+        .users
+        .check(shown, Some(client.from), registry.0.clock.now());
     checked.map_err(|denial| Denied::new(code::NO_RIGHT, denial.to_string()))?;
     let naming: Naming = serde_json::from_slice(&call.body).map_err(|error| {
         let what = format!("unreadable {}: {error}", call.kind);
