@@ -495,4 +495,21 @@ mod tests {
         assert_eq!(shown("[::1]:1").as_deref(), Some("[::1]:1001"));
         assert_eq!(shown("nacos:65000"), None);
     }
+
+    #[test]
+    fn row_13_a_server_is_found_by_either_of_its_ports() {
+        let server = |address: &str| Server {
+            target: Target::Tcp(address.to_owned()),
+            prefix: String::new(),
+        };
+        let list = ["10.0.0.1:8848", "10.0.0.2:8848", "10.0.0.3:8848"].map(server);
+        for (named, want) in [
+            ("10.0.0.3:9848", Some(2)),
+            ("10.0.0.2:8848", Some(1)),
+            ("10.0.0.2:8849", None),
+            ("10.0.0.9:9848", None),
+        ] {
+            assert_eq!(position(&list, named), want, "{named}");
+        }
+    }
 }
