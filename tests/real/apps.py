@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 
-from nacos_source import CACHE, HERE, Report, call, free_port, seconds, until
+from common import CACHE, HERE, Report, call, free_port, seconds, until
 
 BINARY, FOLDER = sys.argv[1], sys.argv[2]
 LISTEN = 15001

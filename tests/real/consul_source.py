@@ -11,9 +11,9 @@ import threading
 import time
 import urllib.parse
 
+from common import HERE
 from matrix import Matrix, call
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 SERVICE = "orders"
 TTL_S = 15
 

@@ -110,7 +110,7 @@ class Eureka(matrix.Server):
 def main():
     binary, folder = sys.argv[1], sys.argv[2]
     report = matrix.Report()
-    for mode in ("delta", "per_app"):
+    for mode in sys.argv[3:] or ("delta", "per_app"):
         print(f"== {mode}", flush=True)
         report.rows.append([f"**mode {mode}**", "", "", ""])
         server = Eureka(folder, mode)

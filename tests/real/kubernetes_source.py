@@ -16,10 +16,9 @@ import sys
 import time
 import uuid
 
+from common import CACHE, HERE
 from matrix import Matrix
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-CACHE = os.environ.get("OUTRIGGER_REAL_HOME") or os.path.expanduser("~/.cache/outrigger-real")
 NAMESPACE = SERVICE = "orders"
 
 

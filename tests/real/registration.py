@@ -9,74 +9,25 @@ registry's list at the usual pace of its kind sends 50 requests a second to whom
 ends with its sidecar and keeps an access log: no request may come after that, none may fail.
 Prints PASS and FAIL lines and a table of what was seen. 1 to 4 minutes for each.
 """
-import http.client
 import http.server
 import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+import common
+from common import HERE, call, free_port, until
+
 SERVICE = "orders"
 RATE = 50
 CHECK_S, RISE, FALL = 1, 2, 3
 
 
-def free_port(*offsets):
-    """Below the range of outgoing connections, with what the server derives from it."""
-    while True:
-        base = random.randrange(12000, 30000)
-        held = []
-        try:
-            for offset in offsets or (0,):
-                held.append(socket.socket())
-                held[-1].bind(("127.0.0.1", base + offset))
-            return base
-        except OSError:
-            continue
-        finally:
-            for s in held:
-                s.close()
-
-
-def call(port, method, path, timeout=5, headers=None, body=None):
-    """Status and body; status 0 when nobody answers."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
-    try:
-        connection.request(method, path, body=body, headers=headers or {})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, http.client.HTTPException):
-        return 0, b""
-    finally:
-        connection.close()
-
-
-def until(wanted, limit):
-    """Seconds until it holds; nothing when it does not in time."""
-    start = time.monotonic()
-    while time.monotonic() - start < limit:
-        if wanted():
-            return time.monotonic() - start
-        time.sleep(0.02)
-    return None
-
-
-class Report:
-    def __init__(self):
-        self.failed = self.passed = 0
-        self.rows = []
-
-    def check(self, ok, what, note=""):
-        self.passed += bool(ok)
-        self.failed += not ok
-        print(f"{'PASS' if ok else 'FAIL'} {what}{f' ({note})' if note else ''}", flush=True)
-
+class Report(common.Report):
     def within(self, registry, what, seconds, limit):
         shown = "never" if seconds is None else f"{seconds:.1f} s"
         self.check(seconds is not None and seconds <= limit, f"{registry}: {what}", f"{shown}, limit {limit:g} s")

@@ -7,67 +7,22 @@ change and how many requests fail meanwhile. What a server cannot do is left out
 Prints PASS and FAIL lines and, at the end, the observed figures as a Markdown table.
 """
 import asyncio
-import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.parse
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-CACHE = os.environ.get("OUTRIGGER_REAL_HOME") or os.path.expanduser("~/.cache/outrigger-real")
+import common
+from common import CACHE, DOWN_S, HERE, call, free_port, seconds, until
+
 RATE = 200
-DOWN_S = float(os.environ.get("DOWN_S", "60"))
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def call(port, method, path, timeout=5, headers=None, body=None):
-    """Status and body; status 0 when nobody answers."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
-    try:
-        connection.request(method, path, headers=headers or {}, body=body)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, http.client.HTTPException):
-        return 0, b""
-    finally:
-        connection.close()
-
-
-def until(condition, limit, every=0.02):
-    """Seconds until the condition holds; None when it never does."""
-    start = time.monotonic()
-    while time.monotonic() - start < limit:
-        if condition():
-            return time.monotonic() - start
-        time.sleep(every)
-    return None
-
-
-def seconds(value):
-    return "-" if value is None else f"{value:.2f} s" if value < 1 else f"{value:.1f} s"
-
-
-class Report:
-    def __init__(self):
-        self.failed = self.passed = 0
-        self.rows = []
-
-    def check(self, ok, what, note=""):
-        self.passed += bool(ok)
-        self.failed += not ok
-        print(f"{'PASS' if ok else 'FAIL'} {what}{f' ({note})' if note else ''}", flush=True)
-        return ok
-
+class Report(common.Report):
     def row(self, event, ours, count="", bad=""):
         self.rows.append([event, ours if isinstance(ours, str) else seconds(ours), str(count), str(bad)])
 
