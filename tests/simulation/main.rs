@@ -2,6 +2,8 @@
 
 mod detector;
 #[cfg(test)]
+mod fleet;
+#[cfg(test)]
 mod polling;
 #[cfg(test)]
 mod registration;
