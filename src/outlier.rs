@@ -12,6 +12,7 @@ pub mod policy;
 pub mod replay;
 
 pub mod schedule;
+pub mod times;
 pub mod window;
 
 pub use classify::{ErrorKind, OutcomeClass};

@@ -253,6 +253,9 @@ pub struct InstanceStatus {
     pub streak_limit: u64,
     /// By kind.
     pub errors_by_kind: BTreeMap<String, u64>,
+    /// Median time of its answers in the window, where the policy has `slow`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub median_ms: Option<f64>,
     /// Why an abnormal one was left in: removal_rate, last_instance, hold.
     pub suppressed_by: Option<String>,
     /// What was seen of it when it was ejected, while it is out.

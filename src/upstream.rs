@@ -47,6 +47,8 @@ pub enum TrialReport {
     Head {
         /// The offer's lease.
         lease: LeaseId,
+        /// When it was seen.
+        at: Timestamp,
     },
     /// A claimed trial ended.
     Finished {

@@ -4,7 +4,7 @@
 //!
 //! Order at one instant: expiries, due trials, bucket close, then the input.
 //! Read on: `detector/instance.rs` (the states), `detector/judge.rs` (who is abnormal),
-//! `detector/evaluate.rs` (who goes), `detector/moves.rs` (out and in), `detector/probe.rs` (trials),
+//! `detector/slow.rs` (who is slow), `detector/evaluate.rs` (who goes), `detector/moves.rs` (out and in), `detector/probe.rs` (trials),
 //! `detector/answer.rs` (what they say), `detector/identity.rs` (endpoints), `detector/reload.rs`
 //! (policies), `detector/overrides.rs` (operators), `detector/seed.rs` (what outlives the process).
 
@@ -21,12 +21,13 @@ mod overrides;
 mod probe;
 mod reload;
 mod seed;
+mod slow;
 mod tally;
 mod view;
 
 pub use effect::{
-    Cause, Effect, Ejected, Evidence, Numbers, Refusal, Restored, RestoredBy, Suppressed,
-    TrialFailed, TrialKind, TrialStarted, Trigger,
+    Cause, Effect, Ejected, Evidence, Numbers, Refusal, Restored, RestoredBy, SlowEvidence,
+    Suppressed, TrialFailed, TrialKind, TrialStarted, Trigger,
 };
 pub use input::{Input, LeaseId, Outcome, OverrideKind, RoutableEndpoint, UpstreamFacts};
 pub use seed::{Remembered, RememberedEjection, RememberedK};
@@ -50,6 +51,10 @@ use tally::Tally;
 /// Decides for one upstream. Feed it with [`Detector::handle`], then drain
 /// [`Detector::poll_effect`], then arm [`Detector::next_deadline`].
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, none excludes another"
+)]
 pub struct Detector {
     policy: Arc<Policy>,
     facts: UpstreamFacts,
@@ -74,6 +79,8 @@ pub struct Detector {
     /// Whether the upstream's calls allowed to judge, at the latest evaluation.
     was_busy: Option<bool>,
     calls: Ring,
+    /// Some instance has times of answers, or is slow.
+    timed: bool,
     tally: Tally,
     epochs: u64,
     generations: u64,
@@ -110,6 +117,7 @@ impl Detector {
             placed: None,
             was_busy: None,
             calls: Ring::default(),
+            timed: false,
             tally: Tally::default(),
             epochs: 0,
             generations: 0,
@@ -199,6 +207,7 @@ impl Detector {
             }
             Input::Seed(seed) => self.take_seed(seed),
             Input::Tick => {}
+            Input::Times { address, times } => self.times(&address, &times),
             Input::TrialFinished { lease, class } => self.trial_finished(lease, class),
             Input::TrialHead { lease } => self.trial_head(lease),
             Input::TrialTaken {

@@ -33,6 +33,7 @@ use crate::journal::Journal;
 use crate::outlier::book::{Book, Order, Signed};
 use crate::outlier::detector::{Refusal, Remembered};
 use crate::outlier::policy::Policy;
+use crate::outlier::times::Times;
 use crate::outlier::{Detector, Input, Jitter, LeaseId, UpstreamFacts};
 use crate::state_file::format::KeptUpstream;
 use crate::status::{Decisions, OverrideDone, OverrideRefused, UpstreamStatus};
@@ -136,6 +137,8 @@ struct Member {
     routable: bool,
     /// Successes already fed to the detector.
     fed: u64,
+    /// Times of answers already fed; where the policy asks.
+    timed: Option<Times>,
     health: Option<Health>,
     story: Story,
 }

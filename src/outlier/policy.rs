@@ -45,6 +45,40 @@ pub struct Policy {
     pub business_errors: BusinessErrors,
     /// Metadata key that tells one incarnation of an address from the next.
     pub incarnation_key: Arc<str>,
+    /// The slow trigger; `None`: off.
+    pub slow: Option<Slow>,
+}
+
+/// When an instance is slow: the median time of its answers against the median of its peers'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slow {
+    /// Slow above so many times the peers' median; hundredths.
+    pub factor_centi: u32,
+    /// Never slow up to this, whatever the peers do.
+    pub floor: Duration,
+    /// Answers in the window that a median needs; at least 1.
+    pub min_calls: u32,
+    /// Whether it ejects.
+    pub mode: SlowMode,
+}
+
+impl Slow {
+    /// What holds for the fields that are not written.
+    pub const DEFAULT: Self = Self {
+        factor_centi: 300,
+        floor: Duration::from_millis(200),
+        min_calls: 20,
+        mode: SlowMode::Observe,
+    };
+}
+
+/// What a slow instance leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowMode {
+    /// It is ejected, within the cap.
+    Enforce,
+    /// It is counted and logged.
+    Observe,
 }
 
 impl Policy {
@@ -71,6 +105,7 @@ impl Policy {
             ramp: Duration::from_secs(10),
             business_errors: BusinessErrors::default(),
             incarnation_key: "outrigger.start".into(),
+            slow: None,
         }
     }
 }

@@ -78,11 +78,11 @@ impl AttemptGuard {
     }
 
     /// The trial's head is good: should its body still be open at the lease's end, that is enough.
-    pub fn good_head(&self) {
+    pub fn good_head(&self, at: Timestamp) {
         if let Some(lease) = self.trial {
             self.route
                 .upstream
-                .report_trial(TrialReport::Head { lease });
+                .report_trial(TrialReport::Head { lease, at });
         }
     }
 

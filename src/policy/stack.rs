@@ -391,17 +391,20 @@ impl Exchange {
             guard,
         } = answer;
         let now = self.now();
-        self.route
-            .upstream
-            .cells
-            .attempt(self.worker.index, now.since(guard.sent_at));
+        let took = now.since(guard.sent_at);
+        self.route.upstream.cells.attempt(self.worker.index, took);
         if let Some(fault) = rule_broken(&response, self.upgrade, coded) {
             let message = format!("{} {fault}", picked.instance.address);
             guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Protocol));
             return Outcome::Refused(Refusal::new(Reason::UpstreamProtocol, message));
         }
-        if guard.is_trial() && class == OutcomeClass::Success {
-            guard.good_head();
+        if class == OutcomeClass::Success {
+            if guard.is_trial() {
+                guard.good_head(now);
+            } else if picked.policy.slow.is_some() {
+                let instance = &picked.instance;
+                instance.count_time(self.worker.index, guard.sent_at, took);
+            }
         }
         self.guard.head(response.status().as_u16(), now);
         if self.grpc

@@ -9,6 +9,7 @@ use crate::clock::Timestamp;
 use crate::endpoint::Address;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::outlier::policy::Policy;
+use crate::outlier::times::Times;
 
 /// Something that happened.
 #[derive(Clone, Debug)]
@@ -54,6 +55,13 @@ pub enum Input {
     Seed(Vec<Remembered>),
     /// Time passed, nothing else.
     Tick,
+    /// How long good answers of ordinary attempts took; only where the policy asks.
+    Times {
+        /// Of which instance.
+        address: Address,
+        /// The answers since the last time.
+        times: Times,
+    },
     /// A trial ended. A late, unknown or second answer changes nothing.
     TrialFinished {
         /// Whose trial.

@@ -24,7 +24,9 @@ impl Detector {
             };
             let mut window = instance.window.clone();
             window.advance(self.bucket);
-            let verdict = self.rules().judge(&window, self.share_of(instance));
+            let rules = self.rules();
+            let verdict = rules.judge(&window, self.share_of(instance));
+            let verdict = verdict.with(rules.slow_of(instance));
             let abnormal = self.abnormal.contains(address);
             debug_assert_eq!(verdict.is_abnormal(), abnormal, "{address}: {verdict:?}");
             if abnormal && instance.in_service() {
@@ -80,6 +82,7 @@ impl Detector {
                     debug_assert_eq!(ejection.origin, Origin::Rules, "offer of {address}");
                 }
                 Stage::Trial(trial) => {
+                    debug_assert!(trial.begun <= trial.deadline, "trial of {address}");
                     debug_assert_eq!(trial.lease.epoch, instance.epoch, "trial of {address}");
                     debug_assert_eq!(ejection.origin, Origin::Rules, "trial of {address}");
                 }

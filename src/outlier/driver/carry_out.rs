@@ -80,6 +80,7 @@ impl Driver {
             member.instance.set_standing(standing, Some(now));
             // What was counted until now belongs to the time before.
             member.fed = member.instance.successes();
+            member.timed = member.instance.times();
         }
     }
 

@@ -22,6 +22,9 @@ impl Driver {
         // What was counted before a bucket's end belongs into that bucket, however late we come.
         let due = self.detector.next_deadline().filter(|due| *due <= now);
         let at = due.map_or(now, |due| due - Duration::from_nanos(1));
+        if self.policy.slow.is_some() {
+            self.feed_times(at);
+        }
         self.feed_successes(at);
         self.feed_trials(now);
         self.detector.handle(Input::Tick, now);
@@ -62,6 +65,28 @@ impl Driver {
                 .handle(Input::Outcome(outcome), record.seen_at);
             // An ejection takes effect before the next outcome is looked at: it makes it stale.
             self.apply_effects();
+        }
+    }
+
+    /// Times of answers since the last look, before the answers: who counts them counts them in
+    /// this order, too.
+    fn feed_times(&mut self, at: Timestamp) {
+        for (address, member) in &mut self.members {
+            let Some(all) = member.instance.times() else {
+                continue;
+            };
+            let new = match &member.timed {
+                Some(earlier) if *earlier == all => continue,
+                Some(earlier) => all.since(earlier),
+                None => all.clone(),
+            };
+            member.timed = Some(all);
+            let address = address.clone();
+            let input = Input::Times {
+                address,
+                times: new,
+            };
+            self.detector.handle(input, at);
         }
     }
 
@@ -107,7 +132,7 @@ impl Driver {
                     },
                     now,
                 ),
-                TrialReport::Head { lease } => (Input::TrialHead { lease }, now),
+                TrialReport::Head { lease, at } => (Input::TrialHead { lease }, at),
                 // At the instant it was seen: an answer before the deadline is in time.
                 TrialReport::Finished {
                     address,
@@ -156,6 +181,7 @@ impl Driver {
                     instance: Arc::new(instance),
                     routable,
                     fed: 0,
+                    timed: None,
                     health: None,
                     story: Story::default(),
                 }),

@@ -9,8 +9,8 @@ use super::{Driver, Story};
 use crate::clock::{self, Timestamp};
 use crate::endpoint::Address;
 use crate::outlier::detector::{
-    Effect, Ejected, Evidence, Numbers, Restored, RestoredBy, Suppressed, TrialFailed, TrialKind,
-    Trigger,
+    Effect, Ejected, Evidence, Numbers, Restored, RestoredBy, SlowEvidence, Suppressed,
+    TrialFailed, TrialKind, Trigger,
 };
 use crate::outlier::policy::Mode;
 
@@ -247,6 +247,7 @@ fn trial_failed(driver: &mut Driver, failed: &TrialFailed) {
         expired,
         hinted,
         last_resort,
+        slow,
         numbers,
         ..
     } = failed;
@@ -264,6 +265,11 @@ fn trial_failed(driver: &mut Driver, failed: &TrialFailed) {
     let error = match driver.members.get_mut(address) {
         Some(member) => {
             let seen = member.story.probe.take().filter(|_| !*expired);
+            let late = |(time, limit)| {
+                let (time, limit) = (seconds(time), seconds(limit));
+                format!("too slow: {time}, its peers say at most {limit}")
+            };
+            let seen = slow.map(late).or(seen);
             let error = seen.unwrap_or_else(|| "no answer in time".to_owned());
             member.story.failed_probe = Some(error.clone());
             error
@@ -330,7 +336,7 @@ fn evidence_fields(evidence: &Evidence) -> Fields {
         .iter()
         .map(|(kind, count)| (kind.as_str().to_owned(), json!(count)))
         .collect();
-    vec![
+    let mut fields = vec![
         ("window_s", json!(evidence.window.as_secs_f64())),
         ("requests", json!(evidence.calls)),
         ("errors", json!(evidence.failures)),
@@ -343,7 +349,15 @@ fn evidence_fields(evidence: &Evidence) -> Fields {
         ("streak", json!(evidence.streak)),
         ("streak_limit", json!(evidence.streak_limit)),
         ("errors_by_kind", Value::Object(kinds)),
-    ]
+    ];
+    if let Some(slow) = &evidence.slow {
+        fields.push(("median_ms", json!(ms(slow.median))));
+        fields.push(("peers_median_ms", json!(ms(slow.peers))));
+        fields.push(("slow_above_ms", json!(ms(slow.limit))));
+        fields.push(("measured_answers", json!(slow.calls)));
+        fields.push(("measured_peers", json!(slow.measured_peers)));
+    }
+    fields
 }
 
 /// The arithmetic in words.
@@ -367,12 +381,28 @@ pub(super) fn because(trigger: Trigger, evidence: &Evidence) -> String {
             seconds(evidence.window)
         ),
         Trigger::Operator => "an operator ordered it".to_owned(),
+        Trigger::Slow => evidence
+            .slow
+            .as_ref()
+            .map_or_else(|| "slow".to_owned(), slow_words),
     }
+}
+
+/// How late an instance answers, in words.
+pub(super) fn slow_words(slow: &SlowEvidence) -> String {
+    format!(
+        "half of its {} answers took {} or more > {}; {} peers: {}",
+        slow.calls,
+        seconds(slow.median),
+        seconds(slow.limit),
+        slow.measured_peers,
+        seconds(slow.peers)
+    )
 }
 
 fn actor(trigger: Trigger) -> &'static str {
     match trigger {
-        Trigger::ConsecutiveErrors | Trigger::ErrorRate => "auto",
+        Trigger::ConsecutiveErrors | Trigger::ErrorRate | Trigger::Slow => "auto",
         Trigger::Operator => "operator",
     }
 }
@@ -401,6 +431,11 @@ pub(super) fn percent(bp: u32) -> f64 {
 /// Thousandths as a number.
 pub(super) fn thousandths(milli: u64) -> f64 {
     f64::from(u32::try_from(milli).unwrap_or(u32::MAX)) / 1000.0
+}
+
+/// Milliseconds with their fraction.
+pub(super) fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1_000.0
 }
 
 /// A duration for people: `30s`, `1.5s`, `250ms`.
