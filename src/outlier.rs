@@ -8,6 +8,7 @@ pub mod cap;
 pub mod classify;
 pub mod detector;
 pub mod driver;
+pub mod lanes;
 pub mod policy;
 pub mod replay;
 

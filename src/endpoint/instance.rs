@@ -12,8 +12,10 @@ use http::HeaderValue;
 use http::uri::Authority;
 
 use super::Address;
+use super::ledger::Ledger;
 use crate::clock::Timestamp;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
+use crate::outlier::lanes;
 use crate::outlier::times::{SLOTS, Times, slot_of};
 
 /// Number of outcome classes, the length of per-outcome counters.
@@ -91,6 +93,8 @@ pub struct Instance {
     pub host_value: HeaderValue,
     cells: Box<[Cell]>,
     times: OnceLock<Box<[TimesCell]>>,
+    /// By the slot of a lane; there only where routes are judged.
+    ledgers: OnceLock<Box<[OnceLock<Ledger>]>>,
     connections: AtomicU32,
     standing: AtomicU8,
     transition: AtomicU64,
@@ -112,6 +116,7 @@ impl Instance {
             host_value,
             cells: (0..workers.max(1)).map(|_| Cell::default()).collect(),
             times: OnceLock::new(),
+            ledgers: OnceLock::new(),
             connections: AtomicU32::new(0),
             standing: AtomicU8::new(Standing::Serving as u8),
             transition: AtomicU64::new(0),
@@ -153,6 +158,18 @@ impl Instance {
             }
         }
         fresh
+    }
+
+    /// What is counted for the lane of this slot, made at the first call.
+    pub fn ledger(&self, slot: u8) -> Option<&Ledger> {
+        let empty = || (0..lanes::SLOTS).map(|_| OnceLock::new()).collect();
+        let ledger = self.ledgers.get_or_init(empty).get(usize::from(slot))?;
+        Some(ledger.get_or_init(|| Ledger::new(self.cells.len())))
+    }
+
+    /// The same where something was counted already.
+    pub fn known_ledger(&self, slot: u8) -> Option<&Ledger> {
+        self.ledgers.get()?.get(usize::from(slot))?.get()
     }
 
     /// Counts how long a good answer took, sent at this time. Only where the policy asks.

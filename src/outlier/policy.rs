@@ -13,6 +13,8 @@ pub struct Policy {
     pub origin: Arc<str>,
     /// Enforced, watched or off.
     pub mode: Mode,
+    /// What is judged: an instance, or an instance for each route.
+    pub scope: Scope,
     /// Which outcomes count as failures.
     pub exception_type: ExceptionType,
     /// Abnormal when the failure rate is strictly above; 1..=10_000 hundredths of a percent.
@@ -89,6 +91,7 @@ impl Policy {
             name: "builtin".into(),
             origin: "built in".into(),
             mode: Mode::Enforce,
+            scope: Scope::Upstream,
             exception_type: ExceptionType::Network,
             error_rate_threshold_bp: 5_000,
             lower_qps_limit_milli: 1_000,
@@ -119,6 +122,15 @@ pub enum Mode {
     Observe,
     /// Nothing is judged.
     Disabled,
+}
+
+/// What is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// An instance for each route of its service, and whole where half of its routes are bad.
+    Route,
+    /// An instance.
+    Upstream,
 }
 
 /// Which outcomes count as failures.

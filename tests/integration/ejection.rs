@@ -1,6 +1,9 @@
-//! Ejection by rules beyond errors, seen from outside: the slow trigger.
+//! Ejection by rules beyond errors of an instance, seen from outside: the slow trigger, ejection by
+//! route.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use crate::harness::{Client, Config, Proxy, Stub, eventually, pause_ms};
 
@@ -112,4 +115,124 @@ fn unwritten_a_slow_instance_is_only_told_of() {
         bench.proxy.metric("outrigger_ejections_total", &enforced),
         0
     );
+}
+
+/// Answers 503 under `/pay` while it is bad, and everything else well.
+fn bad_for_pay(bad: &Arc<AtomicBool>) -> Stub {
+    let bad = Arc::clone(bad);
+    Stub::script(move |peer| {
+        while let Some(request) = peer.request() {
+            let fails = request.target().starts_with("/pay") && bad.load(SeqCst);
+            peer.send(if fails { BUSY } else { OK });
+        }
+    })
+}
+
+const BUSY: &str = "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy";
+const ROUTES: &str = "load_balancer: round_robin\n\
+    routes: [{name: pay, match: {path_prefix: /pay}}, {name: list, match: {path_prefix: /list}}, \
+    {name: find, match: {path_prefix: /find}}]";
+
+#[test]
+fn a_bad_route_loses_the_instance_and_the_others_keep_it() {
+    let bad = Arc::new(AtomicBool::new(true));
+    let half_good = bad_for_pay(&bad);
+    let good = [Stub::ok(), Stub::ok(), Stub::ok()];
+    let mut all: Vec<_> = good.iter().map(|stub| stub.address).collect();
+    all.push(half_good.address);
+    let policy = "{name: by-route, scope: route, statistics_window: 1s, lower_qps_limit: 5, \
+                  recovery_detection_unit_time: 1s}";
+    let bench = Bench::start(&Config::svc_with(&all, ROUTES), policy);
+    let proxy = &bench.proxy;
+    let mut client = Client::connect(proxy.address);
+    let mut ask = |path: &str| client.get(path).status();
+
+    eventually("the ejection", || {
+        for path in ["/pay", "/pay", "/pay", "/list", "/find", "/other"] {
+            for _ in 0..4 {
+                assert_eq!(ask(path), 200, "retried elsewhere");
+            }
+        }
+        let lines = proxy.lines();
+        lines.iter().any(|l| l["event"] == "instance_ejected")
+    });
+    let event = proxy.wait_for_event("instance_ejected");
+    assert_eq!(event["route"], "pay", "{event}");
+    assert_eq!(event["instance"], half_good.address.to_string());
+    let message = event["msg"].as_str().unwrap();
+    assert!(message.contains(" from svc/pay: "), "{message}");
+    let labels = ["route=\"pay\"", "mode=\"enforced\""];
+    let counted = proxy.metric("outrigger_route_ejections_total", &labels);
+    assert!(counted >= 1);
+
+    let seen = |path: &str| {
+        let all = half_good.requests();
+        all.iter().filter(|r| r.target().starts_with(path)).count()
+    };
+    let instances = proxy.admin("/api/v1/upstreams/svc/instances");
+    let of_it = |instances: &serde_json::Value| {
+        let all = instances["instances"].as_array().unwrap().clone();
+        let found = all
+            .into_iter()
+            .find(|i| i["instance"] == half_good.address.to_string());
+        found.unwrap()
+    };
+    assert_eq!(of_it(&instances)["state"], "healthy", "as a whole it is in");
+    let before = seen("/list");
+    for _ in 0..8 {
+        assert_eq!(ask("/list"), 200);
+    }
+    assert!(seen("/list") >= before + 2, "the others keep it");
+
+    // It recovers: a request of the route is its trial, and the route has it back.
+    bad.store(false, SeqCst);
+    eventually("the return", || {
+        assert_eq!(ask("/pay"), 200);
+        let lines = proxy.lines();
+        lines
+            .iter()
+            .any(|l| l["event"] == "instance_restored" && l["route"] == "pay")
+    });
+    let lines = proxy.lines();
+    let whole = lines
+        .iter()
+        .any(|l| l["event"] == "instance_ejected" && l["route"].is_null());
+    assert!(!whole, "never as a whole");
+}
+
+#[test]
+fn half_of_the_routes_bad_takes_the_instance_out_whole() {
+    let bad = Stub::script(|peer| {
+        while let Some(request) = peer.request() {
+            let fine = request.target().starts_with("/find");
+            peer.send(if fine { OK } else { BUSY });
+        }
+    });
+    let good = [Stub::ok(), Stub::ok(), Stub::ok()];
+    let mut all: Vec<_> = good.iter().map(|stub| stub.address).collect();
+    all.push(bad.address);
+    let policy = "{name: by-route, scope: route, statistics_window: 1s, lower_qps_limit: 5}";
+    let bench = Bench::start(&Config::svc_with(&all, ROUTES), policy);
+    let proxy = &bench.proxy;
+    let mut client = Client::connect(proxy.address);
+    eventually("the ejection as a whole", || {
+        for path in ["/pay", "/list", "/find"] {
+            for _ in 0..4 {
+                assert_eq!(client.get(path).status(), 200);
+            }
+        }
+        let lines = proxy.lines();
+        lines
+            .iter()
+            .any(|l| l["event"] == "instance_ejected" && l["trigger"] == "routes")
+    });
+    let lines = proxy.lines();
+    let event = lines.iter().find(|l| l["trigger"] == "routes").unwrap();
+    assert!(event["route"].is_null(), "{event}");
+    assert!(event["bad_routes"].as_u64() >= Some(2), "{event}");
+    let seen = bad.requests().len();
+    for _ in 0..12 {
+        assert_eq!(client.get("/find").status(), 200);
+    }
+    assert_eq!(bad.requests().len(), seen, "no route has it");
 }

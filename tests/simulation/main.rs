@@ -7,3 +7,5 @@ mod fleet;
 mod polling;
 #[cfg(test)]
 mod registration;
+#[cfg(test)]
+mod routes;

@@ -22,6 +22,10 @@ pub(super) const KEYS: &[(&str, &str)] = &[
         "observe counts and logs, and touches no traffic.",
     ),
     (
+        "policy.scope",
+        "route judges an instance for each route of its service; half of them bad takes it out whole.",
+    ),
+    (
         "policy.exception_type",
         "What counts as an error (EDAS: Exception Type).",
     ),

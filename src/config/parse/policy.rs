@@ -16,8 +16,8 @@ use crate::config::environment::Overrides;
 use crate::config::settings::{Setting, policy_settings};
 use crate::config::types::{PolicyEntry, PolicyProtocol};
 use crate::outlier::policy::{
-    BusinessErrors, ConsecutiveErrors, ExceptionType, Mode, Policy, ProbeKind, QpsScope, Slow,
-    SlowMode,
+    BusinessErrors, ConsecutiveErrors, ExceptionType, Mode, Policy, ProbeKind, QpsScope, Scope,
+    Slow, SlowMode,
 };
 
 /// The policies of one file with the places of their names. `shown` is the file as `origin` tells it.
@@ -132,6 +132,7 @@ fn policy(map: &Map<'_>, name: Option<Arc<str>>, origin: Arc<str>) -> Option<Pol
         ("network", ExceptionType::Network),
         ("network_and_business", ExceptionType::NetworkAndBusiness),
     ];
+    let judged = [("upstream", Scope::Upstream), ("route", Scope::Route)];
     let scopes = [
         ("instance", QpsScope::Instance),
         ("service", QpsScope::Service),
@@ -165,6 +166,7 @@ fn policy(map: &Map<'_>, name: Option<Arc<str>>, origin: Arc<str>) -> Option<Pol
         name: Arc::clone(&base.name),
         origin,
         mode: map.choice("mode", base.mode, &modes, &[]),
+        scope: map.choice("scope", base.scope, &judged, &[]),
         exception_type: map.choice("exception_type", base.exception_type, &types, &[]),
         error_rate_threshold_bp: map.percent(
             "error_rate_threshold",

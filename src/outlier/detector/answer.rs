@@ -68,6 +68,7 @@ impl Detector {
             return;
         }
         let lease = LeaseId {
+            lane: self.lane,
             epoch: instance.epoch,
             generation: 0,
         };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::input::{LeaseId, OverrideKind};
+use super::routes::Half;
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
 use crate::outlier::classify::ErrorKind;
@@ -175,6 +176,8 @@ pub struct Evidence {
     pub errors: Vec<(ErrorKind, u64)>,
     /// It answers later than its peers; only where the policy asks.
     pub slow: Option<SlowEvidence>,
+    /// Half of its routes are bad; only where routes are judged.
+    pub routes: Option<Half>,
 }
 
 /// How late an instance answers.
@@ -313,6 +316,8 @@ labels! {
         ErrorRate => "error_rate",
         /// An operator.
         Operator => "operator",
+        /// Half of its routes are bad.
+        Routes => "routes",
         /// Answers much later than its peers.
         Slow => "slow",
     }

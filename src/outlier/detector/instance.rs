@@ -10,16 +10,25 @@ use std::time::Duration;
 
 use super::effect::{Cause, SlowEvidence, TrialKind};
 use super::input::LeaseId;
+use super::routes::Half;
 use crate::clock::Timestamp;
 use crate::outlier::times::TimesWindow;
 use crate::outlier::window::Window;
 
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, none excludes another"
+)]
 pub(super) struct Instance {
     /// Offered by the registry, not disabled by an operator.
     pub(super) routable: bool,
     /// What the registry says alone.
     pub(super) offered: bool,
+    /// Of a route: the upstream as a whole has it out.
+    pub(super) taken: bool,
+    /// Of the upstream: half of its routes are bad.
+    pub(super) routes: Option<Half>,
     pub(super) incarnation: Option<Arc<str>>,
     /// Its active checks pass; so too before the first.
     pub(super) check_passes: bool,
@@ -52,6 +61,8 @@ impl Instance {
         Self {
             routable: true,
             offered: true,
+            taken: false,
+            routes: None,
             incarnation: None,
             check_passes: true,
             epoch,
@@ -75,6 +86,7 @@ impl Instance {
     pub(super) fn needs_watch(&self) -> bool {
         !self.window.is_clean()
             || self.abnormal_since.is_some()
+            || self.routes.is_some()
             || self.suppressed.is_some()
             || self.calm_since.is_some()
             || (self.memory.is_some() && self.window.counts().calls() > 0)
@@ -86,13 +98,14 @@ impl Instance {
         self.window.clear();
         self.times = None;
         self.slow = None;
+        self.routes = None;
         self.abnormal_since = None;
         self.suppressed = None;
         self.calm_since = None;
     }
 
     pub(super) fn in_service(&self) -> bool {
-        self.routable && self.ejection.is_none()
+        self.routable && self.ejection.is_none() && !self.taken
     }
 }
 

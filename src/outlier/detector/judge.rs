@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::effect::{Evidence, SlowEvidence, Trigger};
 use super::input::UpstreamFacts;
 use super::instance::{Fraction, Instance};
+use super::routes::Half;
 use crate::outlier::policy::{ConsecutiveErrors, Policy, QpsScope, SlowMode};
 use crate::outlier::schedule::FULL_SHARE;
 use crate::outlier::window::{BUCKETS, Counts, StreakLength, Window};
@@ -32,6 +33,8 @@ pub(super) struct Verdict {
     pub(super) streak_holds: bool,
     /// It is slow, and that ejects.
     pub(super) slow: Option<SlowEvidence>,
+    /// Half of its routes are bad.
+    pub(super) routes: Option<Half>,
     judged: bool,
 }
 
@@ -78,14 +81,25 @@ impl Rules<'_> {
             rate_holds,
             streak_holds,
             slow: None,
+            routes: None,
             judged,
         }
     }
 
     /// The same of an instance as it stands, its window advanced likewise.
     pub(super) fn judge_instance(&self, instance: &Instance, share: u32) -> Verdict {
-        self.judge(&instance.window, share)
-            .with(self.slow_of(instance))
+        self.refine(self.judge(&instance.window, share), instance)
+    }
+
+    /// A verdict of the window with what else is known of the instance.
+    pub(super) fn refine(&self, mut verdict: Verdict, instance: &Instance) -> Verdict {
+        verdict.slow = self.slow_of(instance);
+        if self.facts.by_route {
+            verdict.routes = instance.routes;
+            verdict.rate_holds = false;
+            verdict.streak_holds = false;
+        }
+        verdict
     }
 
     /// How slow it is, where that ejects.
@@ -173,13 +187,8 @@ fn calls(scaled: u128) -> u64 {
 }
 
 impl Verdict {
-    pub(super) const fn with(mut self, slow: Option<SlowEvidence>) -> Self {
-        self.slow = slow;
-        self
-    }
-
     pub(super) const fn is_abnormal(&self) -> bool {
-        self.rate_holds || self.streak_holds || self.slow.is_some()
+        self.rate_holds || self.streak_holds || self.slow.is_some() || self.routes.is_some()
     }
 
     /// Judged, and found normal.
@@ -192,6 +201,8 @@ impl Verdict {
             Trigger::ErrorRate
         } else if self.streak_holds {
             Trigger::ConsecutiveErrors
+        } else if self.routes.is_some() {
+            Trigger::Routes
         } else {
             Trigger::Slow
         }
@@ -240,6 +251,7 @@ impl Verdict {
             limit_milli: policy.lower_qps_limit_milli,
             errors: window.errors_by_kind(),
             slow: self.slow,
+            routes: self.routes,
         }
     }
 }

@@ -203,7 +203,8 @@ impl Detector {
             facts: &self.facts,
             upstream_calls,
         };
-        let verdict = rules.judge(&window, share).with(instance.slow);
+        let verdict = rules.refine(rules.judge(&window, share), instance);
+        let slow = instance.slow;
         let median = instance.times.clone().and_then(|mut times| {
             times.advance(self.bucket);
             times.total().median()
@@ -217,7 +218,10 @@ impl Detector {
             incarnation: instance.incarnation.clone(),
             epoch: instance.epoch,
             state: state_of(instance),
-            evidence: verdict.evidence(&self.policy, &window),
+            evidence: Evidence {
+                slow,
+                ..verdict.evidence(&self.policy, &window)
+            },
             median,
             abnormal_since: instance.abnormal_since,
             suppressed: instance.suppressed,

@@ -16,6 +16,7 @@ impl Driver {
     /// Everything that is decided, then the snapshot if it changed.
     pub(super) fn carry_out(&mut self) {
         self.apply_effects();
+        self.settle_lanes();
         self.settle_book();
         if self.publish_due {
             self.publish();

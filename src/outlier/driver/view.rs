@@ -144,6 +144,7 @@ impl Driver {
             streak: evidence.streak,
             streak_limit: evidence.streak_limit,
             errors_by_kind: report::by_kind(evidence),
+            routes: self.route_standings(&view.address),
             median_ms: view.median.map(report::ms),
             suppressed_by: view.suppressed.map(|cause| cause.as_str().to_owned()),
             ejected_because: out.then(|| member.story.ejected_because.clone()).flatten(),

@@ -385,6 +385,7 @@ fn any_facts(rng: &mut Rng) -> UpstreamFacts {
         health_check: rng.bool(),
         tcp_check: rng.bool(),
         dubbo: rng.bool(),
+        by_route: false,
         timeout_connect: Duration::from_millis(rng.u64(1..2_000)),
         timeout_attempt: rng.bool().then(|| Duration::from_millis(rng.u64(1..8_000))),
         check_timeout: Duration::from_millis(rng.u64(1..3_000)),
