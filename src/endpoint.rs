@@ -4,6 +4,7 @@
 
 pub mod address;
 pub mod instance;
+pub mod ledger;
 pub mod selectable;
 
 pub use address::Address;

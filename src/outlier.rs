@@ -8,10 +8,12 @@ pub mod cap;
 pub mod classify;
 pub mod detector;
 pub mod driver;
+pub mod lanes;
 pub mod policy;
 pub mod replay;
 
 pub mod schedule;
+pub mod times;
 pub mod window;
 
 pub use classify::{ErrorKind, OutcomeClass};

@@ -253,6 +253,12 @@ pub struct InstanceStatus {
     pub streak_limit: u64,
     /// By kind.
     pub errors_by_kind: BTreeMap<String, u64>,
+    /// How it stands for each route, where the policy judges routes; those without calls left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<RouteStanding>,
+    /// Median time of its answers in the window, where the policy has `slow`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub median_ms: Option<f64>,
     /// Why an abnormal one was left in: removal_rate, last_instance, hold.
     pub suppressed_by: Option<String>,
     /// What was seen of it when it was ejected, while it is out.
@@ -281,6 +287,27 @@ pub struct InstanceStatus {
     pub attempts: BTreeMap<String, u64>,
 }
 
+/// An instance for one route.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RouteStanding {
+    /// Name of the route; `_rest`: requests without one of their own.
+    pub route: String,
+    /// healthy, ejected or probing.
+    pub state: String,
+    /// The story in one sentence.
+    pub why: String,
+    /// Judged calls in its window.
+    pub requests: u64,
+    /// Those that count as failures.
+    pub errors: u64,
+    /// In percent.
+    pub error_rate_pct: f64,
+    /// Step of the schedule while ejected.
+    pub k: Option<u32>,
+    /// RFC 3339.
+    pub next_probe_at: Option<String>,
+}
+
 impl InstanceStatus {
     /// Whether ejection keeps it out, also where another state is shown for it.
     pub fn is_out(&self) -> bool {
@@ -288,11 +315,26 @@ impl InstanceStatus {
     }
 }
 
+/// The labels of an ejection for one route alone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RouteEjection {
+    /// Name of the route.
+    pub route: Arc<str>,
+    /// Name of the policy.
+    pub policy: Arc<str>,
+    /// enforced or observed.
+    pub mode: &'static str,
+    /// Which rule.
+    pub trigger: &'static str,
+}
+
 /// Counters that the driver keeps: decisions about one upstream since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Decisions {
     /// By (policy, mode enforced or observed, trigger).
     pub ejections: BTreeMap<(Arc<str>, &'static str, &'static str), u64>,
+    /// For one route alone.
+    pub route_ejections: BTreeMap<RouteEjection, u64>,
     /// By (policy, mode, cause).
     pub suppressed: BTreeMap<(Arc<str>, &'static str, &'static str), u64>,
     /// By result: good, failed, expired, ignored.

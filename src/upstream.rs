@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
 use crate::endpoint::instance::{FailureRecord, Instance};
+use crate::endpoint::ledger::Ledger;
 use crate::endpoint::selectable::Selectable;
 use crate::metrics::cells::UpstreamCells;
 use crate::outlier::LeaseId;
@@ -47,6 +48,8 @@ pub enum TrialReport {
     Head {
         /// The offer's lease.
         lease: LeaseId,
+        /// When it was seen.
+        at: Timestamp,
     },
     /// A claimed trial ended.
     Finished {
@@ -164,6 +167,13 @@ impl Upstream {
     /// Hands a failure of `instance` to the driver.
     pub fn fail(&self, instance: &Instance, record: FailureRecord) {
         if instance.push_failure(record) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Hands a failure of an instance for one route to the driver.
+    pub fn fail_for_route(&self, ledger: &Ledger, record: FailureRecord) {
+        if ledger.push_failure(record) {
             self.wake.notify_one();
         }
     }

@@ -254,7 +254,8 @@ impl Worker {
             }
             LoadBalancer::RoundRobin => {
                 let mut places = self.round_robins.borrow_mut();
-                let key = std::ptr::from_ref(upstream).addr();
+                // Each lane has a place of its own; an upstream is larger than there are lanes.
+                let key = std::ptr::from_ref(upstream).addr() + usize::from(selectable.lane);
                 let place = places.entry(key).or_default();
                 balancer::pick(algorithm, selectable, &context, &mut rng, place)
             }

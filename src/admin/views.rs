@@ -273,6 +273,15 @@ fn decisions(status: &UpstreamStatus) -> Vec<Decision> {
         let labels = [("policy", &**policy), ("mode", mode), ("trigger", trigger)];
         out.push(one("ejection", &labels, *count));
     }
+    for (of, count) in &decisions.route_ejections {
+        let labels = [
+            ("route", &*of.route),
+            ("policy", &*of.policy),
+            ("mode", of.mode),
+            ("trigger", of.trigger),
+        ];
+        out.push(one("ejection for a route", &labels, *count));
+    }
     for ((policy, mode, cause), count) in &decisions.suppressed {
         let labels = [("policy", &**policy), ("mode", mode), ("cause", cause)];
         out.push(one("suppressed", &labels, *count));

@@ -168,6 +168,9 @@ fn upstream(detail: UpstreamDetail, out: &mut dyn Write) -> io::Result<()> {
             "\n{}: {}\n  {}",
             instance.instance, instance.state, instance.why
         )?;
+        for route in instance.routes.iter().filter(|r| r.state != "healthy") {
+            writeln!(out, "  for route {}: {}", route.route, route.why)?;
+        }
     }
     if !detail.decisions.is_empty() {
         writeln!(out, "\nsince the start:")?;
@@ -213,6 +216,12 @@ fn instance(it: &InstanceStatus, out: &mut dyn Write) -> io::Result<()> {
     }
     if !it.errors_by_kind.is_empty() {
         line("errors", counts(&it.errors_by_kind))?;
+    }
+    for route in &it.routes {
+        line(
+            "route",
+            format!("{}: {}: {}", route.route, route.state, route.why),
+        )?;
     }
     if let Some(cause) = &it.suppressed_by {
         line("left in by", cause.clone())?;

@@ -115,7 +115,7 @@ fn records(kind: Kind) -> Vec<Record> {
         Kind::Outrigger => read(MAIN, &|context, root| {
             main_file(context, root, "");
         }),
-        Kind::Policy => read("policies: [{}]", &|context, root| {
+        Kind::Policy => read("policies: [{slow: {}}]", &|context, root| {
             policy_file(context, root, Path::new(""), "");
         }),
     }

@@ -4,15 +4,19 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 use http::HeaderValue;
 use http::uri::Authority;
 
 use super::Address;
+use super::ledger::Ledger;
 use crate::clock::Timestamp;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
+use crate::outlier::lanes;
+use crate::outlier::times::{SLOTS, Times, slot_of};
 
 /// Number of outcome classes, the length of per-outcome counters.
 const CLASSES: usize = 4;
@@ -25,6 +29,17 @@ struct Cell {
     in_flight: AtomicU32,
     attempts: [AtomicU64; CLASSES],
     stale_successes: AtomicU64,
+}
+
+/// Times of answers that one worker counted; there only while a policy asks for them.
+#[derive(Debug)]
+#[repr(align(128))]
+struct TimesCell([AtomicU32; SLOTS]);
+
+impl Default for TimesCell {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU32::new(0)))
+    }
 }
 
 /// Whether an instance takes requests, as far as connection pools are concerned.
@@ -77,6 +92,9 @@ pub struct Instance {
     /// The address as a header value.
     pub host_value: HeaderValue,
     cells: Box<[Cell]>,
+    times: OnceLock<Box<[TimesCell]>>,
+    /// By the slot of a lane; there only where routes are judged.
+    ledgers: OnceLock<Box<[OnceLock<Ledger>]>>,
     connections: AtomicU32,
     standing: AtomicU8,
     transition: AtomicU64,
@@ -97,6 +115,8 @@ impl Instance {
             authority,
             host_value,
             cells: (0..workers.max(1)).map(|_| Cell::default()).collect(),
+            times: OnceLock::new(),
+            ledgers: OnceLock::new(),
             connections: AtomicU32::new(0),
             standing: AtomicU8::new(Standing::Serving as u8),
             transition: AtomicU64::new(0),
@@ -138,6 +158,41 @@ impl Instance {
             }
         }
         fresh
+    }
+
+    /// What is counted for the lane of this slot, made at the first call.
+    pub fn ledger(&self, slot: u8) -> Option<&Ledger> {
+        let empty = || (0..lanes::SLOTS).map(|_| OnceLock::new()).collect();
+        let ledger = self.ledgers.get_or_init(empty).get(usize::from(slot))?;
+        Some(ledger.get_or_init(|| Ledger::new(self.cells.len())))
+    }
+
+    /// The same where something was counted already.
+    pub fn known_ledger(&self, slot: u8) -> Option<&Ledger> {
+        self.ledgers.get()?.get(usize::from(slot))?.get()
+    }
+
+    /// Counts how long a good answer took, sent at this time. Only where the policy asks.
+    pub fn count_time(&self, worker: usize, sent_at: Timestamp, took: Duration) {
+        if sent_at.as_nanos() < self.transition.load(Relaxed) {
+            return;
+        }
+        let cells = || self.cells.iter().map(|_| TimesCell::default()).collect();
+        let cell = self.times.get_or_init(cells).get(worker);
+        if let Some(counter) = cell.and_then(|cell| cell.0.get(slot_of(took))) {
+            counter.store(counter.load(Relaxed).wrapping_add(1), Relaxed);
+        }
+    }
+
+    /// Times of good answers since the start, all workers; nothing while no policy asked.
+    pub fn times(&self) -> Option<Times> {
+        let mut all = Times::default();
+        for cell in self.times.get()? {
+            for (slot, counter) in cell.0.iter().enumerate() {
+                all.add_at(slot, counter.load(Relaxed));
+            }
+        }
+        Some(all)
     }
 
     /// Keeps a failure for the driver. Returns true when it is the first unread one, so the driver

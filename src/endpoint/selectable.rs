@@ -28,6 +28,14 @@ pub struct Selectable {
     pub policy: Arc<Policy>,
     /// Ejected instances that wait for a live request as their trial.
     pub trials: Box<[TrialOffer]>,
+    /// Where routes are judged: what each of them sees, by the slot of its lane; else empty.
+    pub lanes: Box<[Option<Box<Self>>]>,
+    /// The slot of the lane this is for; 0: the whole upstream.
+    pub lane: u8,
+    /// The route of that lane.
+    pub route: Option<Arc<str>>,
+    /// The lane of requests without one of their own.
+    pub rest: u8,
     /// Something is ejected: note when requests come by that could serve as a trial.
     pub watch_requests: bool,
 }
@@ -93,7 +101,7 @@ pub struct TrialOffer {
     pub lease: LeaseId,
     /// Longest time the trial may take (the unit of the schedule).
     pub unit: Duration,
-    claimed: AtomicBool,
+    claimed: Arc<AtomicBool>,
 }
 
 impl TrialOffer {
@@ -109,7 +117,19 @@ impl TrialOffer {
             http2,
             lease,
             unit,
-            claimed: AtomicBool::new(false),
+            claimed: Arc::default(),
+        }
+    }
+
+    /// The same offer in another list: claimed in one, it is claimed in all.
+    #[must_use]
+    pub fn shared(&self) -> Self {
+        Self {
+            instance: Arc::clone(&self.instance),
+            http2: self.http2,
+            lease: self.lease,
+            unit: self.unit,
+            claimed: Arc::clone(&self.claimed),
         }
     }
 
@@ -158,8 +178,25 @@ impl Selectable {
             state,
             policy,
             trials: trials.into(),
+            lanes: Box::default(),
+            lane: 0,
+            route: None,
+            rest: 0,
             watch_requests,
         }
+    }
+
+    /// What the requests of a lane see: the whole where no routes are judged.
+    pub fn of_lane(&self, slot: u8) -> &Self {
+        let at = |slot: u8| self.lanes.get(usize::from(slot))?.as_deref();
+        at(slot).or_else(|| at(self.rest)).unwrap_or(self)
+    }
+
+    /// The same for a route whose lane is not known yet.
+    pub fn of_route(&self, route: &str) -> &Self {
+        let mut lists = self.lanes.iter().flatten();
+        let named = lists.find(|list| list.route.as_deref() == Some(route));
+        named.map_or_else(|| self.of_lane(self.rest), |list| &**list)
     }
 
     /// Before the registry's first answer.

@@ -125,6 +125,10 @@ families! {
         "How many instances may be ejected at a time.";
     EJECTIONS = Counter "outrigger_ejections_total" ["upstream", "policy", "mode", "trigger"]
         "Ejections; mode observed counts those that were only noted.";
+    ROUTE_EJECTIONS = Counter "outrigger_route_ejections_total" ["upstream", "route", "policy", "mode", "trigger"]
+        "Ejections of an instance for one route alone, where a policy has scope route.";
+    ROUTE_EJECTED = Gauge "outrigger_route_ejected" ["upstream", "route"]
+        "How many instances are ejected for the route alone, where a policy has scope route.";
     EJECTIONS_SUPPRESSED = Counter "outrigger_ejections_suppressed_total" ["upstream", "policy", "mode", "cause"]
         "Abnormal instances that were left in, by what kept them in.";
     RECOVERY_PROBES = Counter "outrigger_recovery_probes_total" ["upstream", "result"]

@@ -4,9 +4,9 @@
 //!
 //! Order at one instant: expiries, due trials, bucket close, then the input.
 //! Read on: `detector/instance.rs` (the states), `detector/judge.rs` (who is abnormal),
-//! `detector/evaluate.rs` (who goes), `detector/moves.rs` (out and in), `detector/probe.rs` (trials),
+//! `detector/slow.rs` (who is slow), `detector/evaluate.rs` (who goes), `detector/moves.rs` (out and in), `detector/probe.rs` (trials),
 //! `detector/answer.rs` (what they say), `detector/identity.rs` (endpoints), `detector/reload.rs`
-//! (policies), `detector/overrides.rs` (operators), `detector/seed.rs` (what outlives the process).
+//! (policies), `detector/routes.rs` (one detector per route), `detector/overrides.rs` (operators), `detector/seed.rs` (what outlives the process).
 
 mod answer;
 mod effect;
@@ -20,15 +20,18 @@ mod moves;
 mod overrides;
 mod probe;
 mod reload;
+mod routes;
 mod seed;
+mod slow;
 mod tally;
 mod view;
 
 pub use effect::{
-    Cause, Effect, Ejected, Evidence, Numbers, Refusal, Restored, RestoredBy, Suppressed,
-    TrialFailed, TrialKind, TrialStarted, Trigger,
+    Cause, Effect, Ejected, Evidence, Numbers, Refusal, Restored, RestoredBy, SlowEvidence,
+    Suppressed, TrialFailed, TrialKind, TrialStarted, Trigger,
 };
 pub use input::{Input, LeaseId, Outcome, OverrideKind, RoutableEndpoint, UpstreamFacts};
+pub use routes::Half;
 pub use seed::{Remembered, RememberedEjection, RememberedK};
 pub use view::{InstanceView, MemoryView, OfferView, StateView, UpstreamView};
 
@@ -50,6 +53,10 @@ use tally::Tally;
 /// Decides for one upstream. Feed it with [`Detector::handle`], then drain
 /// [`Detector::poll_effect`], then arm [`Detector::next_deadline`].
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, none excludes another"
+)]
 pub struct Detector {
     policy: Arc<Policy>,
     facts: UpstreamFacts,
@@ -74,7 +81,11 @@ pub struct Detector {
     /// Whether the upstream's calls allowed to judge, at the latest evaluation.
     was_busy: Option<bool>,
     calls: Ring,
+    /// Some instance has times of answers, or is slow.
+    timed: bool,
     tally: Tally,
+    /// Of a route: the number of its lane; 0: of the whole upstream.
+    lane: u8,
     epochs: u64,
     generations: u64,
     last_request: Option<Timestamp>,
@@ -110,7 +121,9 @@ impl Detector {
             placed: None,
             was_busy: None,
             calls: Ring::default(),
+            timed: false,
             tally: Tally::default(),
+            lane: 0,
             epochs: 0,
             generations: 0,
             last_request: None,
@@ -178,6 +191,9 @@ impl Detector {
             Input::Endpoints(list) => self.replace_endpoints(list),
             Input::Facts(facts) => {
                 self.facts = facts;
+                if !facts.by_route {
+                    self.instances.values_mut().for_each(|i| i.routes = None);
+                }
                 self.judge_all();
                 self.withdraw_offers();
             }
@@ -197,8 +213,11 @@ impl Detector {
                     self.last_request = Some(self.now);
                 }
             }
+            Input::Routes { address, half } => self.routes(&address, half),
             Input::Seed(seed) => self.take_seed(seed),
+            Input::Taken { address, out } => self.taken(&address, out),
             Input::Tick => {}
+            Input::Times { address, times } => self.times(&address, &times),
             Input::TrialFinished { lease, class } => self.trial_finished(lease, class),
             Input::TrialHead { lease } => self.trial_head(lease),
             Input::TrialTaken {
@@ -239,6 +258,10 @@ impl Detector {
                 address,
                 count: outcome.count,
             });
+            return;
+        }
+        // As for an ejected one: what it answers now was sent before.
+        if instance.taken {
             return;
         }
         let count = u64::from(outcome.count);
@@ -302,6 +325,7 @@ impl Detector {
     fn new_lease(&mut self, epoch: u64) -> LeaseId {
         self.generations += 1;
         LeaseId {
+            lane: self.lane,
             epoch,
             generation: self.generations,
         }

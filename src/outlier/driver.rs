@@ -8,6 +8,7 @@
 mod carry_out;
 mod checks;
 mod feed;
+mod lanes;
 mod memory;
 mod orders;
 mod publish;
@@ -32,7 +33,9 @@ use crate::health::counter::HealthCounter;
 use crate::journal::Journal;
 use crate::outlier::book::{Book, Order, Signed};
 use crate::outlier::detector::{Refusal, Remembered};
+use crate::outlier::lanes::Lanes;
 use crate::outlier::policy::Policy;
+use crate::outlier::times::Times;
 use crate::outlier::{Detector, Input, Jitter, LeaseId, UpstreamFacts};
 use crate::state_file::format::KeptUpstream;
 use crate::status::{Decisions, OverrideDone, OverrideRefused, UpstreamStatus};
@@ -136,6 +139,10 @@ struct Member {
     routable: bool,
     /// Successes already fed to the detector.
     fed: u64,
+    /// Times of answers already fed; where the policy asks.
+    timed: Option<Times>,
+    /// Successes by route already fed, by the slot of the lane; where routes are judged.
+    lanes: BTreeMap<u8, u64>,
     health: Option<Health>,
     story: Story,
 }
@@ -219,6 +226,12 @@ pub struct Driver {
     /// When the youngest ramp ends and the snapshot can forget it.
     ramp_ends: Option<Timestamp>,
     checked: (mpsc::Sender<Checked>, mpsc::Receiver<Checked>),
+    /// Where routes are judged.
+    lanes: Option<Lanes>,
+    /// Of all jitter.
+    seed: u64,
+    /// The route whose decision is told of now.
+    telling_of: Option<Arc<str>>,
     /// Until the first set of endpoints.
     recalled: Option<Recalled>,
     touched: Arc<Notify>,
@@ -259,6 +272,9 @@ impl Driver {
             publish_due: true,
             ramp_ends: None,
             checked: mpsc::channel(256),
+            lanes: None,
+            seed: start.seed,
+            telling_of: None,
             recalled: Some(start.recalled),
             touched: start.touched,
         }
@@ -266,6 +282,7 @@ impl Driver {
 
     /// Runs until control drops the other end of `commands`.
     pub async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        self.judge_routes_or_not();
         self.endpoints_changed();
         self.carry_out();
         loop {
@@ -339,10 +356,17 @@ impl Driver {
             }
         }
         let detector = self.detector.next_deadline();
-        [detector, feeding, self.ramp_ends, self.book.next_end()]
-            .into_iter()
-            .flatten()
-            .min()
+        let lanes = self.lane_deadline();
+        [
+            detector,
+            lanes,
+            feeding,
+            self.ramp_ends,
+            self.book.next_end(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn reconfigure(&mut self, settings: DriverSettings) {
@@ -353,6 +377,7 @@ impl Driver {
         self.detector
             .handle(Input::Facts(facts_of(&self.service)), now);
         if settings.old_policy_gone {
+            self.tell_lanes(&Input::Policy(None), now);
             self.detector.handle(Input::Policy(None), now);
         }
         if settings.old_policy_gone || settings.policy != self.policy {
@@ -360,6 +385,7 @@ impl Driver {
                 .handle(Input::Policy(Some(Arc::clone(&settings.policy))), now);
         }
         self.policy = settings.policy;
+        self.judge_routes_or_not();
         if let Some(source) = settings.source {
             self.source = source;
             self.seen_version = None;
@@ -396,6 +422,7 @@ fn facts_of(service: &Service) -> UpstreamFacts {
         dubbo: match service.protocol {
             Protocol::Auto | Protocol::Http1 | Protocol::Http2 | Protocol::Grpc => false,
         },
+        by_route: false,
         timeout_connect: service.timeout.connect,
         timeout_attempt: match service.timeout.attempt {
             AttemptTimeout::After(limit) => Some(limit),

@@ -13,6 +13,8 @@ pub struct Policy {
     pub origin: Arc<str>,
     /// Enforced, watched or off.
     pub mode: Mode,
+    /// What is judged: an instance, or an instance for each route.
+    pub scope: Scope,
     /// Which outcomes count as failures.
     pub exception_type: ExceptionType,
     /// Abnormal when the failure rate is strictly above; 1..=10_000 hundredths of a percent.
@@ -45,6 +47,40 @@ pub struct Policy {
     pub business_errors: BusinessErrors,
     /// Metadata key that tells one incarnation of an address from the next.
     pub incarnation_key: Arc<str>,
+    /// The slow trigger; `None`: off.
+    pub slow: Option<Slow>,
+}
+
+/// When an instance is slow: the median time of its answers against the median of its peers'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slow {
+    /// Slow above so many times the peers' median; hundredths.
+    pub factor_centi: u32,
+    /// Never slow up to this, whatever the peers do.
+    pub floor: Duration,
+    /// Answers in the window that a median needs; at least 1.
+    pub min_calls: u32,
+    /// Whether it ejects.
+    pub mode: SlowMode,
+}
+
+impl Slow {
+    /// What holds for the fields that are not written.
+    pub const DEFAULT: Self = Self {
+        factor_centi: 300,
+        floor: Duration::from_millis(200),
+        min_calls: 20,
+        mode: SlowMode::Observe,
+    };
+}
+
+/// What a slow instance leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowMode {
+    /// It is ejected, within the cap.
+    Enforce,
+    /// It is counted and logged.
+    Observe,
 }
 
 impl Policy {
@@ -55,6 +91,7 @@ impl Policy {
             name: "builtin".into(),
             origin: "built in".into(),
             mode: Mode::Enforce,
+            scope: Scope::Upstream,
             exception_type: ExceptionType::Network,
             error_rate_threshold_bp: 5_000,
             lower_qps_limit_milli: 1_000,
@@ -71,6 +108,7 @@ impl Policy {
             ramp: Duration::from_secs(10),
             business_errors: BusinessErrors::default(),
             incarnation_key: "outrigger.start".into(),
+            slow: None,
         }
     }
 }
@@ -84,6 +122,15 @@ pub enum Mode {
     Observe,
     /// Nothing is judged.
     Disabled,
+}
+
+/// What is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// An instance for each route of its service, and whole where half of its routes are bad.
+    Route,
+    /// An instance.
+    Upstream,
 }
 
 /// Which outcomes count as failures.

@@ -33,6 +33,14 @@ impl Jitter {
         }
     }
 
+    /// Another one of the same strength, with draws of its own.
+    #[must_use]
+    pub fn fork(&mut self) -> Self {
+        let percent = self.percent;
+        let rng = self.rng.as_mut().map(fastrand::Rng::fork);
+        Self { rng, percent }
+    }
+
     /// `interval`, or somewhat more.
     pub fn lengthen(&mut self, interval: Duration) -> Duration {
         let Some(rng) = &mut self.rng else {

@@ -92,6 +92,7 @@ pub(super) struct Follow<'a> {
     pub(super) upstream: &'a Upstream,
     pub(super) retry: &'a Retry,
     pub(super) worker: &'a Worker,
+    pub(super) lane: u8,
     pub(super) tried: &'a [u64],
     pub(super) attempts: u32,
 }
@@ -100,7 +101,8 @@ impl Follow<'_> {
     /// The present attempt's instance counts as tried here.
     pub(super) fn possible(&self) -> bool {
         let (retry, upstream) = (self.retry, self.upstream);
-        let untried = upstream.selectable().entries.len() > self.tried.len() + 1;
+        let selectable = upstream.selectable();
+        let untried = selectable.of_lane(self.lane).entries.len() > self.tried.len() + 1;
         let now = self.worker.clock.now();
         let requests = upstream.cells.requests();
         self.attempts < retry.max_attempts

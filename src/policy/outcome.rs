@@ -24,6 +24,8 @@ pub struct AttemptGuard {
     pub instance: Arc<Instance>,
     /// When the attempt began: a later ejection or restore makes it stale.
     pub sent_at: Timestamp,
+    /// The lane of its route, where routes are judged; else 0.
+    lane: u8,
     /// The offered trial this attempt is.
     trial: Option<LeaseId>,
     /// The multiplexed connection it uses.
@@ -58,6 +60,7 @@ impl AttemptGuard {
         instance: Arc<Instance>,
         sent_at: Timestamp,
         trial: Option<LeaseId>,
+        lane: u8,
     ) -> Self {
         instance.enter(worker.index);
         Self {
@@ -65,6 +68,7 @@ impl AttemptGuard {
             route: Arc::clone(route),
             instance,
             sent_at,
+            lane,
             trial,
             death: Cell::new(None),
             cancelled: Cell::new(Cancelled::Ignored),
@@ -78,11 +82,11 @@ impl AttemptGuard {
     }
 
     /// The trial's head is good: should its body still be open at the lease's end, that is enough.
-    pub fn good_head(&self) {
+    pub fn good_head(&self, at: Timestamp) {
         if let Some(lease) = self.trial {
             self.route
                 .upstream
-                .report_trial(TrialReport::Head { lease });
+                .report_trial(TrialReport::Head { lease, at });
         }
     }
 
@@ -159,6 +163,9 @@ impl AttemptGuard {
         if let Some(lease) = self.trial {
             return self.report_trial(lease, class, kind);
         }
+        if self.lane > 0 {
+            self.report_to_lane(class, kind, own_timeout);
+        }
         match class {
             OutcomeClass::Ignored => upstream.cells.ignored(index, cause),
             OutcomeClass::Success | OutcomeClass::NetworkError | OutcomeClass::BusinessError
@@ -179,6 +186,33 @@ impl AttemptGuard {
                     count: 1,
                 };
                 upstream.fail(&self.instance, record);
+            }
+        }
+    }
+}
+
+impl AttemptGuard {
+    /// The same outcome for the route alone.
+    fn report_to_lane(&self, class: OutcomeClass, kind: Option<ErrorKind>, own_timeout: bool) {
+        let Some(ledger) = self.instance.ledger(self.lane) else {
+            return;
+        };
+        let fresh = ledger.count(self.worker.index, class, self.sent_at);
+        match class {
+            OutcomeClass::Ignored | OutcomeClass::Success => {}
+            OutcomeClass::NetworkError | OutcomeClass::BusinessError if !fresh => {}
+            OutcomeClass::NetworkError | OutcomeClass::BusinessError => {
+                let record = FailureRecord {
+                    class,
+                    kind: kind.unwrap_or(ErrorKind::Protocol),
+                    sent_at: self.sent_at,
+                    seen_at: self.worker.clock.now(),
+                    own_timeout,
+                    death: self.death.get(),
+                    successes_before: ledger.successes(),
+                    count: 1,
+                };
+                self.route.upstream.fail_for_route(ledger, record);
             }
         }
     }

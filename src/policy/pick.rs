@@ -25,12 +25,15 @@ pub(super) struct Picked {
     pub(super) http2: Option<bool>,
     pub(super) policy: Arc<Policy>,
     pub(super) trial: Option<(LeaseId, Timestamp)>,
+    /// The lane of the request, where routes are judged; else 0.
+    pub(super) lane: u8,
 }
 
 impl Exchange {
     /// The usual pick: the registry has answered, nothing is ejected, nothing was full.
     pub(super) fn pick_now(&self) -> Option<Picked> {
-        let selectable = self.route.upstream.selectable();
+        let snapshot = self.route.upstream.selectable();
+        let selectable = self.list(&snapshot);
         if selectable.watch_requests || !self.course.full.is_empty() {
             return None;
         }
@@ -39,13 +42,26 @@ impl Exchange {
         let tried = &self.course.tried;
         let entry = self
             .worker
-            .pick(upstream, algorithm, &selectable, tried, now)?;
+            .pick(upstream, algorithm, selectable, tried, now)?;
         Some(Picked {
             instance: Arc::clone(&entry.instance),
             http2: entry.http2,
             policy: Arc::clone(&selectable.policy),
             trial: None,
+            lane: selectable.lane,
         })
+    }
+
+    /// What of a snapshot the request's route sees.
+    pub(super) fn list<'a>(&self, snapshot: &'a Selectable) -> &'a Selectable {
+        if snapshot.lanes.is_empty() {
+            return snapshot;
+        }
+        let state = self.state();
+        match (state.lane(), &state.name) {
+            (0, Some(route)) => snapshot.of_route(route),
+            (lane, _) => snapshot.of_lane(lane),
+        }
     }
 
     /// Picks an instance: a trial on offer if this request may be one, else by the balancer; waits
@@ -59,7 +75,8 @@ impl Exchange {
             {
                 let selectable = route.upstream.selectable_full();
                 if selectable.state != Availability::Waiting || self.now() >= wait_until {
-                    return self.pick_from(&selectable).await;
+                    let list = self.list(&selectable);
+                    return self.pick_from(list).await;
                 }
             }
             let until = wait_until.min(self.time.deadline());
@@ -91,6 +108,7 @@ impl Exchange {
                 http2: entry.http2,
                 policy: Arc::clone(&selectable.policy),
                 trial: None,
+                lane: selectable.lane,
             });
         }
         // Nothing untried is left: an ejected one may be tried as a last resort.
@@ -163,6 +181,7 @@ impl Exchange {
             http2: offer.http2,
             policy: Arc::clone(&selectable.policy),
             trial: Some((offer.lease, until)),
+            lane: selectable.lane,
         }
     }
 }

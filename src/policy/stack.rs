@@ -254,6 +254,7 @@ impl Exchange {
             upstream: &route.upstream,
             retry,
             worker,
+            lane: picked.lane,
             tried: &course.tried,
             attempts,
         };
@@ -276,7 +277,7 @@ impl Exchange {
             let now = moment.take().unwrap_or_else(|| worker.clock.now());
             let lease = picked.trial.map(|(lease, _)| lease);
             let instance = Arc::clone(&picked.instance);
-            let guard = AttemptGuard::new(worker, route, instance, now, lease);
+            let guard = AttemptGuard::new(worker, route, instance, now, lease, picked.lane);
             let mut attempt = Attempt {
                 worker,
                 service,
@@ -317,7 +318,7 @@ impl Exchange {
         self.body.as_ref().is_none_or(|b| b.can_replay())
             && self.now() < self.time.deadline()
             && self.guard.attempts() < self.service().retry.max_attempts
-            && self.untried(&self.route.upstream.selectable())
+            && self.untried(self.list(&self.route.upstream.selectable()))
     }
 
     pub(super) fn untried(&self, selectable: &Selectable) -> bool {
@@ -337,7 +338,7 @@ impl Exchange {
         }
         let instance = {
             let selectable = self.route.upstream.selectable();
-            selectable
+            self.list(&selectable)
                 .entries
                 .iter()
                 .find(|e| self.course.full.contains(&e.instance.id))
@@ -391,17 +392,20 @@ impl Exchange {
             guard,
         } = answer;
         let now = self.now();
-        self.route
-            .upstream
-            .cells
-            .attempt(self.worker.index, now.since(guard.sent_at));
+        let took = now.since(guard.sent_at);
+        self.route.upstream.cells.attempt(self.worker.index, took);
         if let Some(fault) = rule_broken(&response, self.upgrade, coded) {
             let message = format!("{} {fault}", picked.instance.address);
             guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Protocol));
             return Outcome::Refused(Refusal::new(Reason::UpstreamProtocol, message));
         }
-        if guard.is_trial() && class == OutcomeClass::Success {
-            guard.good_head();
+        if class == OutcomeClass::Success {
+            if guard.is_trial() {
+                guard.good_head(now);
+            } else if picked.policy.slow.is_some() {
+                let instance = &picked.instance;
+                instance.count_time(self.worker.index, guard.sent_at, took);
+            }
         }
         self.guard.head(response.status().as_u16(), now);
         if self.grpc

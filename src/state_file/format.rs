@@ -103,6 +103,8 @@ struct KeptEjection {
     calls: u64,
     #[serde(default)]
     hopeless: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    slow_limit_ms: Option<u64>,
     #[serde(default)]
     good_probes: u32,
     #[serde(default)]
@@ -254,6 +256,7 @@ fn keep(one: Remembered, now: WallMs) -> KeptInstance {
             failures: ejection.rate.0,
             calls: ejection.rate.1,
             hopeless: ejection.hopeless,
+            slow_limit_ms: ejection.slow_limit.map(ms),
             good_probes: ejection.good,
             check_next: ejection.check_next,
         }),
@@ -277,6 +280,7 @@ fn recall(address: Address, kept: &KeptInstance, now: WallMs) -> Remembered {
             out_for: now.since(ejection.since_unix_ms),
             rate: (ejection.failures.min(ejection.calls), ejection.calls),
             hopeless: ejection.hopeless,
+            slow_limit: ejection.slow_limit_ms.map(Duration::from_millis),
             good: ejection.good_probes,
             check_next: ejection.check_next,
         }),
@@ -315,6 +319,7 @@ mod tests {
             out_for: Duration::from_millis(out),
             rate: (part, part + 7),
             hopeless: flag,
+            slow_limit: flag.then(|| Duration::from_millis(next)),
             good: k / 2,
             check_next: !flag,
         });

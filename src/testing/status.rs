@@ -137,6 +137,8 @@ pub fn instance(address: &str) -> InstanceStatus {
         streak: 0,
         streak_limit: 0,
         errors_by_kind: BTreeMap::new(),
+        routes: Vec::new(),
+        median_ms: None,
         suppressed_by: None,
         ejected_because: None,
         last_probe_error: None,

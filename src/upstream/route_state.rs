@@ -2,6 +2,7 @@
 //! route that keeps its name keeps its counters.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::metrics::cells::UpstreamCells;
 
@@ -12,6 +13,7 @@ pub struct RouteState {
     pub name: Option<Arc<str>>,
     /// What request tasks count; that of the upstream itself stands in the upstream.
     pub cells: Option<UpstreamCells>,
+    lane: AtomicU8,
 }
 
 impl RouteState {
@@ -20,6 +22,7 @@ impl RouteState {
         Self {
             name: None,
             cells: None,
+            lane: AtomicU8::new(0),
         }
     }
 
@@ -28,6 +31,17 @@ impl RouteState {
         Self {
             name: Some(name),
             cells: Some(UpstreamCells::new(workers)),
+            lane: AtomicU8::new(0),
         }
+    }
+
+    /// The slot of its lane where routes are judged (`outlier/lanes.rs`); 0: none is known yet.
+    pub fn lane(&self) -> u8 {
+        self.lane.load(Relaxed)
+    }
+
+    /// The driver alone does this.
+    pub fn set_lane(&self, slot: u8) {
+        self.lane.store(slot, Relaxed);
     }
 }

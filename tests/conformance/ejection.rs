@@ -11,6 +11,8 @@
 mod corners;
 mod examples_cap;
 mod examples_probe;
+mod examples_routes;
+mod examples_slow;
 mod examples_streak;
 mod examples_window;
 mod golden;

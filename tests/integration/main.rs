@@ -11,6 +11,8 @@ mod demo;
 #[cfg(test)]
 mod discovery;
 #[cfg(test)]
+mod ejection;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod lifecycle;

@@ -2,6 +2,10 @@
 
 mod detector;
 #[cfg(test)]
+mod fleet;
+#[cfg(test)]
 mod polling;
 #[cfg(test)]
 mod registration;
+#[cfg(test)]
+mod routes;

@@ -16,7 +16,8 @@ use crate::config::environment::Overrides;
 use crate::config::settings::{Setting, policy_settings};
 use crate::config::types::{PolicyEntry, PolicyProtocol};
 use crate::outlier::policy::{
-    BusinessErrors, ConsecutiveErrors, ExceptionType, Mode, Policy, ProbeKind, QpsScope,
+    BusinessErrors, ConsecutiveErrors, ExceptionType, Mode, Policy, ProbeKind, QpsScope, Scope,
+    Slow, SlowMode,
 };
 
 /// The policies of one file with the places of their names. `shown` is the file as `origin` tells it.
@@ -131,6 +132,7 @@ fn policy(map: &Map<'_>, name: Option<Arc<str>>, origin: Arc<str>) -> Option<Pol
         ("network", ExceptionType::Network),
         ("network_and_business", ExceptionType::NetworkAndBusiness),
     ];
+    let judged = [("upstream", Scope::Upstream), ("route", Scope::Route)];
     let scopes = [
         ("instance", QpsScope::Instance),
         ("service", QpsScope::Service),
@@ -164,6 +166,7 @@ fn policy(map: &Map<'_>, name: Option<Arc<str>>, origin: Arc<str>) -> Option<Pol
         name: Arc::clone(&base.name),
         origin,
         mode: map.choice("mode", base.mode, &modes, &[]),
+        scope: map.choice("scope", base.scope, &judged, &[]),
         exception_type: map.choice("exception_type", base.exception_type, &types, &[]),
         error_rate_threshold_bp: map.percent(
             "error_rate_threshold",
@@ -195,6 +198,7 @@ fn policy(map: &Map<'_>, name: Option<Arc<str>>, origin: Arc<str>) -> Option<Pol
         flap_memory: map.integer("flap_memory", base.flap_memory, any),
         ramp: map.duration("ramp", base.ramp, Span::ZERO_OR_MORE),
         business_errors: business_errors(map.child("business_errors")),
+        slow: slow(map),
         incarnation_key: key.map_or(base.incarnation_key, Arc::from),
     };
     Some(Policy {
@@ -217,6 +221,47 @@ fn business_errors(map: Map<'_>) -> BusinessErrors {
     };
     map.finish();
     errors
+}
+
+/// The slow trigger: off where it is not written, observed unless it says `enforce`.
+fn slow(parent: &Map<'_>) -> Option<Slow> {
+    parent.declare("slow", || {
+        Shape::word("none").or(Shape::Map).default("none")
+    });
+    let field = parent.field("slow")?;
+    if field.scalar() == Some("none") {
+        return None;
+    }
+    let map = parent.child("slow");
+    let base = Slow::DEFAULT;
+    map.declare("factor", || {
+        Shape::Decimal { most: 100 }.default(base.factor_centi / 100)
+    });
+    let factor = map.field("factor");
+    let factor = factor.and_then(|field| field.convert(Code::NUMBER, factor_centi));
+    let modes = [
+        ("observe", SlowMode::Observe),
+        ("enforce", SlowMode::Enforce),
+    ];
+    let floors = Span::between(Duration::from_millis(1), Duration::from_secs(60));
+    let slow = Slow {
+        factor_centi: factor.unwrap_or(base.factor_centi),
+        floor: map.duration("floor", base.floor, floors),
+        min_calls: map.integer("min_calls", base.min_calls, &(1..=1_000_000)),
+        mode: map.choice("mode", base.mode, &modes, &[]),
+    };
+    map.finish();
+    Some(slow)
+}
+
+fn factor_centi(text: &str) -> Result<u32, Wrong> {
+    match fixed(text, 2).and_then(|n| u32::try_from(n).ok()) {
+        Some(centi) if (110..=10_000).contains(&centi) => Ok(centi),
+        _ => {
+            let help = "a number from 1.1 to 100, with at most two decimals";
+            Err((format!("`{text}` is no factor"), help.to_owned()))
+        }
+    }
 }
 
 fn name(text: &str) -> Result<Arc<str>, Wrong> {

@@ -176,6 +176,22 @@ fn decisions(upstream: &UpstreamStatus, set: &mut dyn FnMut(&Family, &[&str], Sa
         let labels = [&**policy, mode, trigger];
         set(&names::EJECTIONS, &labels, Sample::count(*count));
     }
+    for (of, count) in &decisions.route_ejections {
+        let labels = [&*of.route, &*of.policy, of.mode, of.trigger];
+        set(&names::ROUTE_EJECTIONS, &labels, Sample::count(*count));
+    }
+    let standings = upstream.instances.iter().flat_map(|i| &i.routes);
+    let mut out: BTreeMap<&str, u32> = BTreeMap::new();
+    for standing in standings {
+        *out.entry(&standing.route).or_default() += u32::from(standing.state != "healthy");
+    }
+    for (route, count) in out {
+        set(
+            &names::ROUTE_EJECTED,
+            &[route],
+            Sample::Value(f64::from(count)),
+        );
+    }
     for ((policy, mode, cause), count) in &decisions.suppressed {
         let labels = [&**policy, mode, cause];
         set(&names::EJECTIONS_SUPPRESSED, &labels, Sample::count(*count));

@@ -9,6 +9,7 @@ use crate::clock::Timestamp;
 use crate::endpoint::Address;
 use crate::outlier::classify::OutcomeClass;
 use crate::outlier::schedule::{grown, interval};
+use std::time::Duration;
 
 /// How a trial ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ impl Detector {
         let expired: Vec<Address> = self.ejected.iter().filter(expired).cloned().collect();
         for address in expired {
             let end = match self.trial_of(&address) {
-                Some(trial) if trial.good_head => End::Answered(OutcomeClass::Success),
+                Some(trial) if trial.good_head.is_some() => End::Answered(OutcomeClass::Success),
                 Some(_) => End::Expired,
                 None => continue,
             };
@@ -36,6 +37,7 @@ impl Detector {
     }
 
     pub(super) fn trial_head(&mut self, lease: LeaseId) {
+        let now = self.now;
         let Some(address) = self.holder_of(lease) else {
             return;
         };
@@ -43,7 +45,7 @@ impl Detector {
             .ejection_mut(&address)
             .map(|ejection| &mut ejection.stage);
         if let Some(Stage::Trial(trial)) = stage {
-            trial.good_head = true;
+            trial.good_head.get_or_insert(now);
         }
     }
 
@@ -66,6 +68,7 @@ impl Detector {
             return;
         }
         let lease = LeaseId {
+            lane: self.lane,
             epoch: instance.epoch,
             generation: 0,
         };
@@ -76,7 +79,8 @@ impl Detector {
             deadline: self.now,
             decides: true,
             checked: false,
-            good_head: false,
+            begun: self.now,
+            good_head: None,
         };
         self.begin(&outcome.address, trial);
         self.finish(&outcome.address, End::Answered(outcome.class));
@@ -94,10 +98,31 @@ impl Detector {
         if class == OutcomeClass::Ignored {
             self.finish_ignored(address, trial);
         } else if class.is_failure(self.policy.exception_type) {
-            self.finish_failed(address, trial, expired);
+            self.finish_failed(address, trial, expired, None);
+        } else if let Some(slow) = self.too_slow(address, &trial) {
+            self.finish_failed(address, trial, false, Some(slow));
         } else {
             self.finish_good(address, trial);
         }
+    }
+
+    /// The time of a good answer of an instance that was ejected as slow, and the longest that would
+    /// have done, when it came too late. The peers as they are now say what is slow; without enough
+    /// of them those at the ejection.
+    fn too_slow(&self, address: &Address, trial: &Trial) -> Option<(Duration, Duration)> {
+        let instance = self.instances.get(address)?;
+        let ejection = instance.ejection.as_ref()?;
+        let limit = ejection.slow_limit?;
+        self.policy.slow?;
+        let limit = self.slow_limit().unwrap_or(limit);
+        let time = match ejection.origin {
+            // Its answers go on: the window has their times.
+            Origin::Shadow => instance.times.as_ref()?.total().median()?,
+            Origin::Rules | Origin::Operator { .. } => {
+                trial.good_head.unwrap_or(self.now).since(trial.begun)
+            }
+        };
+        (time > limit).then_some((time, limit))
     }
 
     /// No evidence: k stays; the next eligible request, or the check again after one unit.
@@ -133,7 +158,13 @@ impl Detector {
         });
     }
 
-    fn finish_failed(&mut self, address: &Address, trial: Trial, expired: bool) {
+    fn finish_failed(
+        &mut self,
+        address: &Address,
+        trial: Trial,
+        expired: bool,
+        slow: Option<(Duration, Duration)>,
+    ) {
         let now = self.now;
         let (unit, max) = (
             self.policy.recovery_detection_unit_time,
@@ -157,7 +188,8 @@ impl Detector {
             ejection.schedule(now, next, ejection.k);
         }
         ejection.last_trial_end = Some(now);
-        ejection.hopeless = true;
+        // Late answers are answers: it is no worse than it was.
+        ejection.hopeless |= slow.is_none();
         ejection.good = 0;
         ejection.stage = Stage::Waiting;
         ejection.check_next = expired && trial.kind == TrialKind::Request;
@@ -174,6 +206,7 @@ impl Detector {
             expired,
             hinted: trial.due.cause == DueCause::Hint,
             last_resort: trial.due.cause == DueCause::LastResort,
+            slow,
             numbers: self.numbers(),
         }));
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::input::{LeaseId, OverrideKind};
+use super::routes::Half;
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
 use crate::outlier::classify::ErrorKind;
@@ -173,6 +174,25 @@ pub struct Evidence {
     pub limit_milli: u64,
     /// Errors of the window by kind.
     pub errors: Vec<(ErrorKind, u64)>,
+    /// It answers later than its peers; only where the policy asks.
+    pub slow: Option<SlowEvidence>,
+    /// Half of its routes are bad; only where routes are judged.
+    pub routes: Option<Half>,
+}
+
+/// How late an instance answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowEvidence {
+    /// Median of its own answers in the window.
+    pub median: Duration,
+    /// Median of its peers' medians.
+    pub peers: Duration,
+    /// How many peers were measured.
+    pub measured_peers: usize,
+    /// Own answers that were measured.
+    pub calls: u64,
+    /// Slow above this.
+    pub limit: Duration,
 }
 
 /// An ejection.
@@ -266,6 +286,8 @@ pub struct TrialFailed {
     pub hinted: bool,
     /// It belonged to the last resort.
     pub last_resort: bool,
+    /// The answer was good but came too late: its time, and the longest that would have done.
+    pub slow: Option<(Duration, Duration)>,
     /// The upstream, the instance included.
     pub numbers: Arc<Numbers>,
 }
@@ -294,6 +316,10 @@ labels! {
         ErrorRate => "error_rate",
         /// An operator.
         Operator => "operator",
+        /// Half of its routes are bad.
+        Routes => "routes",
+        /// Answers much later than its peers.
+        Slow => "slow",
     }
 }
 

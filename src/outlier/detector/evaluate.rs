@@ -45,6 +45,9 @@ impl Detector {
             self.dirty.clear();
             return;
         }
+        if occasion == Occasion::BucketClose {
+            self.measure();
+        }
         let (was_abnormal, turned) = (self.abnormal.len(), self.turned.len());
         let mut judged = self.judge(occasion);
         let changed = self.abnormal.len() != was_abnormal || self.turned.len() != turned;
@@ -78,7 +81,7 @@ impl Detector {
             facts: &self.facts,
             upstream_calls: self.calls.total().calls(),
         };
-        Some(rules.judge(&instance.window, self.share_of(instance)))
+        Some(rules.judge_instance(instance, self.share_of(instance)))
     }
 
     /// Judges what can have changed. Gives those of them that could be ejected.
@@ -354,7 +357,7 @@ impl Detector {
     fn verdict_on_full_sample(&self, address: &Address) -> Option<Verdict> {
         let instance = self.instances.get(address)?;
         instance.memory?;
-        Some(self.rules().judge(&instance.window, FULL_SHARE))
+        Some(self.rules().judge_instance(instance, FULL_SHARE))
     }
 
     /// A hint for every ejected instance, spread over one unit.

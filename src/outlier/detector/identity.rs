@@ -132,6 +132,7 @@ impl Detector {
         self.forget_verdicts_of(&address);
         let ejected = self.ejected.remove(&address);
         instance.abnormal_since = None;
+        instance.slow = None;
         instance.suppressed = None;
         instance.calm_since = None;
         // The lease ends without a verdict: same k, same next probe.

@@ -4,11 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::routes::Half;
 use super::seed::Remembered;
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::outlier::policy::Policy;
+use crate::outlier::times::Times;
 
 /// Something that happened.
 #[derive(Clone, Debug)]
@@ -50,10 +52,32 @@ pub enum Input {
         /// Whether it may serve as a trial.
         retryable: bool,
     },
+    /// Of the upstream where routes are judged: half of the routes of an instance are bad, or no
+    /// longer.
+    Routes {
+        /// Which instance.
+        address: Address,
+        /// The count; `None`: it is no longer so.
+        half: Option<Half>,
+    },
     /// What an earlier process remembered; before the first set of endpoints.
     Seed(Vec<Remembered>),
+    /// Of a route: the upstream as a whole has the instance out, or in again.
+    Taken {
+        /// Which instance.
+        address: Address,
+        /// It is out.
+        out: bool,
+    },
     /// Time passed, nothing else.
     Tick,
+    /// How long good answers of ordinary attempts took; only where the policy asks.
+    Times {
+        /// Of which instance.
+        address: Address,
+        /// The answers since the last time.
+        times: Times,
+    },
     /// A trial ended. A late, unknown or second answer changes nothing.
     TrialFinished {
         /// Whose trial.
@@ -137,6 +161,10 @@ impl RoutableEndpoint {
 
 /// Settings of the upstream that trials depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, none excludes another"
+)]
 pub struct UpstreamFacts {
     /// A health check is configured.
     pub health_check: bool,
@@ -144,6 +172,8 @@ pub struct UpstreamFacts {
     pub tcp_check: bool,
     /// It speaks Dubbo, whose built-in policy has a longer window.
     pub dubbo: bool,
+    /// Routes have detectors of their own: half of them bad is the rule here, not rate and streak.
+    pub by_route: bool,
     /// Limit for opening a connection.
     pub timeout_connect: Duration,
     /// Limit for one attempt; `None` is auto.
@@ -165,6 +195,7 @@ impl Default for UpstreamFacts {
             health_check: false,
             tcp_check: false,
             dubbo: false,
+            by_route: false,
             timeout_connect: Duration::from_secs(1),
             timeout_attempt: None,
             check_timeout: Duration::from_secs(1),
@@ -196,6 +227,8 @@ pub enum OverrideKind {
 /// One trial: never used twice, in one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId {
+    /// The lane of the route whose detector gave it; 0: that of the whole upstream.
+    pub lane: u8,
     /// The ejection it belongs to; never used twice for an address.
     pub epoch: u64,
     /// Number of the lease.
@@ -204,6 +237,9 @@ pub struct LeaseId {
 
 impl fmt::Display for LeaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.lane > 0 {
+            write!(f, "{}/", self.lane)?;
+        }
         write!(f, "{}.{}", self.epoch, self.generation)
     }
 }

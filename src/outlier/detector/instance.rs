@@ -8,17 +8,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::effect::{Cause, TrialKind};
+use super::effect::{Cause, SlowEvidence, TrialKind};
 use super::input::LeaseId;
+use super::routes::Half;
 use crate::clock::Timestamp;
+use crate::outlier::times::TimesWindow;
 use crate::outlier::window::Window;
 
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, none excludes another"
+)]
 pub(super) struct Instance {
     /// Offered by the registry, not disabled by an operator.
     pub(super) routable: bool,
     /// What the registry says alone.
     pub(super) offered: bool,
+    /// Of a route: the upstream as a whole has it out.
+    pub(super) taken: bool,
+    /// Of the upstream: half of its routes are bad.
+    pub(super) routes: Option<Half>,
     pub(super) incarnation: Option<Arc<str>>,
     /// Its active checks pass; so too before the first.
     pub(super) check_passes: bool,
@@ -27,6 +37,12 @@ pub(super) struct Instance {
     /// Attempts sent before it are stragglers.
     pub(super) epoch_start: Timestamp,
     pub(super) window: Window,
+    /// Times of answers, where the policy asks.
+    pub(super) times: Option<TimesWindow>,
+    /// It was slow at the latest bucket close.
+    pub(super) slow: Option<SlowEvidence>,
+    /// When that was last said of it.
+    pub(super) slow_told: Option<Timestamp>,
     pub(super) abnormal_since: Option<Timestamp>,
     /// Why it was left in, at the latest evaluation.
     pub(super) suppressed: Option<Cause>,
@@ -45,11 +61,16 @@ impl Instance {
         Self {
             routable: true,
             offered: true,
+            taken: false,
+            routes: None,
             incarnation: None,
             check_passes: true,
             epoch,
             epoch_start: now,
             window: Window::default(),
+            times: None,
+            slow: None,
+            slow_told: None,
             abnormal_since: None,
             suppressed: None,
             calm_since: None,
@@ -65,21 +86,26 @@ impl Instance {
     pub(super) fn needs_watch(&self) -> bool {
         !self.window.is_clean()
             || self.abnormal_since.is_some()
+            || self.routes.is_some()
             || self.suppressed.is_some()
             || self.calm_since.is_some()
             || (self.memory.is_some() && self.window.counts().calls() > 0)
+            || self.times.as_ref().is_some_and(|times| !times.is_empty())
     }
 
     /// Forgets verdicts and counts, not the ejection.
     pub(super) fn clear_judgement(&mut self) {
         self.window.clear();
+        self.times = None;
+        self.slow = None;
+        self.routes = None;
         self.abnormal_since = None;
         self.suppressed = None;
         self.calm_since = None;
     }
 
     pub(super) fn in_service(&self) -> bool {
-        self.routable && self.ejection.is_none()
+        self.routable && self.ejection.is_none() && !self.taken
     }
 }
 
@@ -129,6 +155,8 @@ pub(super) struct Ejection {
     pub(super) rate: Fraction,
     /// Its last five calls failed, or a trial has failed since.
     pub(super) hopeless: bool,
+    /// It was slow: a trial is good within this time, or what its peers say then.
+    pub(super) slow_limit: Option<Duration>,
     /// Good trials in a row.
     pub(super) good: u32,
     /// An unused hint, and the moment from which it holds.
@@ -218,8 +246,10 @@ pub(super) struct Trial {
     pub(super) decides: bool,
     /// Its check has passed already.
     pub(super) checked: bool,
-    /// The head was good, the body is open.
-    pub(super) good_head: bool,
+    /// When it began.
+    pub(super) begun: Timestamp,
+    /// When its good head was there, the body still open.
+    pub(super) good_head: Option<Timestamp>,
 }
 
 /// `part` of `whole`, compared without rounding.

@@ -2,7 +2,7 @@
 
 use super::Detector;
 #[cfg(debug_assertions)]
-use super::instance::{Origin, Stage};
+use super::instance::{Instance, Origin, Stage};
 #[cfg(debug_assertions)]
 use super::tally::Tally;
 
@@ -24,7 +24,9 @@ impl Detector {
             };
             let mut window = instance.window.clone();
             window.advance(self.bucket);
-            let verdict = self.rules().judge(&window, self.share_of(instance));
+            let rules = self.rules();
+            let verdict = rules.judge(&window, self.share_of(instance));
+            let verdict = rules.refine(verdict, instance);
             let abnormal = self.abnormal.contains(address);
             debug_assert_eq!(verdict.is_abnormal(), abnormal, "{address}: {verdict:?}");
             if abnormal && instance.in_service() {
@@ -43,7 +45,12 @@ impl Detector {
     pub(super) fn check_invariants(&self) {
         let tally = Tally::of(&self.instances);
         debug_assert_eq!(self.tally, tally, "the tally is exact");
-        debug_assert!(tally.n == 0 || tally.in_service > 0, "somebody stays in");
+        // Of a route: those that the upstream as a whole has out do not come back for it.
+        let taken = |i: &Instance| i.routable && i.taken;
+        debug_assert!(
+            tally.in_service > 0 || tally.n == self.instances.values().filter(|i| taken(i)).count(),
+            "somebody stays in"
+        );
         let due = self.next_deadline();
         debug_assert!(
             due.is_none_or(|due| due > self.now),
@@ -80,6 +87,7 @@ impl Detector {
                     debug_assert_eq!(ejection.origin, Origin::Rules, "offer of {address}");
                 }
                 Stage::Trial(trial) => {
+                    debug_assert!(trial.begun <= trial.deadline, "trial of {address}");
                     debug_assert_eq!(trial.lease.epoch, instance.epoch, "trial of {address}");
                     debug_assert_eq!(ejection.origin, Origin::Rules, "trial of {address}");
                 }

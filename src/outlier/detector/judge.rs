@@ -4,10 +4,11 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use super::effect::{Evidence, Trigger};
+use super::effect::{Evidence, SlowEvidence, Trigger};
 use super::input::UpstreamFacts;
-use super::instance::Fraction;
-use crate::outlier::policy::{ConsecutiveErrors, Policy, QpsScope};
+use super::instance::{Fraction, Instance};
+use super::routes::Half;
+use crate::outlier::policy::{ConsecutiveErrors, Policy, QpsScope, SlowMode};
 use crate::outlier::schedule::FULL_SHARE;
 use crate::outlier::window::{BUCKETS, Counts, StreakLength, Window};
 
@@ -30,6 +31,10 @@ pub(super) struct Verdict {
     pub(super) sample: u64,
     pub(super) rate_holds: bool,
     pub(super) streak_holds: bool,
+    /// It is slow, and that ejects.
+    pub(super) slow: Option<SlowEvidence>,
+    /// Half of its routes are bad.
+    pub(super) routes: Option<Half>,
     judged: bool,
 }
 
@@ -75,8 +80,32 @@ impl Rules<'_> {
             sample,
             rate_holds,
             streak_holds,
+            slow: None,
+            routes: None,
             judged,
         }
+    }
+
+    /// The same of an instance as it stands, its window advanced likewise.
+    pub(super) fn judge_instance(&self, instance: &Instance, share: u32) -> Verdict {
+        self.refine(self.judge(&instance.window, share), instance)
+    }
+
+    /// A verdict of the window with what else is known of the instance.
+    pub(super) fn refine(&self, mut verdict: Verdict, instance: &Instance) -> Verdict {
+        verdict.slow = self.slow_of(instance);
+        if self.facts.by_route {
+            verdict.routes = instance.routes;
+            verdict.rate_holds = false;
+            verdict.streak_holds = false;
+        }
+        verdict
+    }
+
+    /// How slow it is, where that ejects.
+    pub(super) fn slow_of(&self, instance: &Instance) -> Option<SlowEvidence> {
+        let slow = self.policy.slow.as_ref()?;
+        instance.slow.filter(|_| slow.mode == SlowMode::Enforce)
     }
 
     /// For how many buckets time-outs of ours stay in a streak.
@@ -159,7 +188,7 @@ fn calls(scaled: u128) -> u64 {
 
 impl Verdict {
     pub(super) const fn is_abnormal(&self) -> bool {
-        self.rate_holds || self.streak_holds
+        self.rate_holds || self.streak_holds || self.slow.is_some() || self.routes.is_some()
     }
 
     /// Judged, and found normal.
@@ -170,8 +199,12 @@ impl Verdict {
     pub(super) const fn trigger(&self) -> Trigger {
         if self.rate_holds {
             Trigger::ErrorRate
-        } else {
+        } else if self.streak_holds {
             Trigger::ConsecutiveErrors
+        } else if self.routes.is_some() {
+            Trigger::Routes
+        } else {
+            Trigger::Slow
         }
     }
 
@@ -217,6 +250,8 @@ impl Verdict {
             qps_milli: u64::try_from(qps).unwrap_or(u64::MAX),
             limit_milli: policy.lower_qps_limit_milli,
             errors: window.errors_by_kind(),
+            slow: self.slow,
+            routes: self.routes,
         }
     }
 }

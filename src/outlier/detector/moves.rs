@@ -98,6 +98,10 @@ impl Detector {
                 whole: evidence.calls,
             },
             hopeless,
+            slow_limit: evidence
+                .slow
+                .filter(|_| trigger == Trigger::Slow)
+                .map(|s| s.limit),
             good: 0,
             hint: None,
             last_trial_end: None,

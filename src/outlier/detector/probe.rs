@@ -74,7 +74,8 @@ impl Detector {
             deadline,
             decides,
             checked,
-            good_head: false,
+            begun: self.wall,
+            good_head: None,
         };
         self.start(address, trial);
     }
@@ -284,7 +285,8 @@ impl Detector {
             deadline,
             decides,
             checked: false,
-            good_head: false,
+            begun: self.wall,
+            good_head: None,
         };
         self.start(address, trial);
     }

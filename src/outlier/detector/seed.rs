@@ -46,6 +46,8 @@ pub struct RememberedEjection {
     pub rate: (u64, u64),
     /// Its last calls failed, or a trial has failed since.
     pub hopeless: bool,
+    /// It was slow: a trial is good within this time.
+    pub slow_limit: Option<Duration>,
     /// Good trials in a row.
     pub good: u32,
     /// The next trial is a check.
@@ -140,6 +142,7 @@ impl Detector {
             units: k,
             rate: Fraction { part, whole },
             hopeless: before.hopeless,
+            slow_limit: before.slow_limit,
             good: before.good,
             hint: None,
             last_trial_end: None,
@@ -232,6 +235,7 @@ fn remembered(address: &Address, instance: &Instance, now: Timestamp) -> Remembe
             out_for: now.since(ejection.at) + ejection.out_before,
             rate: (ejection.rate.part, ejection.rate.whole),
             hopeless: ejection.hopeless,
+            slow_limit: ejection.slow_limit,
             good: ejection.good,
             check_next: ejection.check_next,
         }),

@@ -47,6 +47,10 @@ impl Tally {
         };
         for instance in routable() {
             tally.n += 1;
+            if instance.taken {
+                tally.out += 1;
+                continue;
+            }
             match instance
                 .ejection
                 .as_ref()

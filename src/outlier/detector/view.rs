@@ -37,6 +37,8 @@ pub struct InstanceView {
     pub state: StateView,
     /// The window and the rules on it.
     pub evidence: Evidence,
+    /// Median time of its answers in the window, where the policy asks.
+    pub median: Option<Duration>,
     /// Since when it is abnormal.
     pub abnormal_since: Option<Timestamp>,
     /// Why it was left in.
@@ -201,7 +203,12 @@ impl Detector {
             facts: &self.facts,
             upstream_calls,
         };
-        let verdict = rules.judge(&window, share);
+        let verdict = rules.refine(rules.judge(&window, share), instance);
+        let slow = instance.slow;
+        let median = instance.times.clone().and_then(|mut times| {
+            times.advance(self.bucket);
+            times.total().median()
+        });
         InstanceView {
             address: address.clone(),
             routable: instance.routable,
@@ -211,7 +218,11 @@ impl Detector {
             incarnation: instance.incarnation.clone(),
             epoch: instance.epoch,
             state: state_of(instance),
-            evidence: verdict.evidence(&self.policy, &window),
+            evidence: Evidence {
+                slow,
+                ..verdict.evidence(&self.policy, &window)
+            },
+            median,
             abnormal_since: instance.abnormal_since,
             suppressed: instance.suppressed,
             memory: instance.memory.map(|memory| MemoryView {

@@ -16,6 +16,7 @@ impl Driver {
     /// Everything that is decided, then the snapshot if it changed.
     pub(super) fn carry_out(&mut self) {
         self.apply_effects();
+        self.settle_lanes();
         self.settle_book();
         if self.publish_due {
             self.publish();
@@ -80,6 +81,7 @@ impl Driver {
             member.instance.set_standing(standing, Some(now));
             // What was counted until now belongs to the time before.
             member.fed = member.instance.successes();
+            member.timed = member.instance.times();
         }
     }
 

@@ -22,9 +22,16 @@ impl Driver {
         // What was counted before a bucket's end belongs into that bucket, however late we come.
         let due = self.detector.next_deadline().filter(|due| *due <= now);
         let at = due.map_or(now, |due| due - Duration::from_nanos(1));
+        if self.policy.slow.is_some() {
+            self.feed_times(at);
+        }
         self.feed_successes(at);
         self.feed_trials(now);
         self.detector.handle(Input::Tick, now);
+        if self.lanes.is_some() {
+            self.apply_effects();
+            self.feed_lanes(self.before_lane_deadline(now), now);
+        }
         if self.ramp_ends.is_some_and(|end| end <= now) {
             self.publish_due = true;
         }
@@ -35,8 +42,9 @@ impl Driver {
         if eligible != self.last_eligible {
             self.last_eligible = eligible;
             let at = eligible.min(now);
-            self.detector
-                .handle(Input::RequestSeen { retryable: true }, at);
+            let seen = Input::RequestSeen { retryable: true };
+            self.tell_lanes(&seen, at);
+            self.detector.handle(seen, at);
         }
     }
 
@@ -62,6 +70,28 @@ impl Driver {
                 .handle(Input::Outcome(outcome), record.seen_at);
             // An ejection takes effect before the next outcome is looked at: it makes it stale.
             self.apply_effects();
+        }
+    }
+
+    /// Times of answers since the last look, before the answers: who counts them counts them in
+    /// this order, too.
+    fn feed_times(&mut self, at: Timestamp) {
+        for (address, member) in &mut self.members {
+            let Some(all) = member.instance.times() else {
+                continue;
+            };
+            let new = match &member.timed {
+                Some(earlier) if *earlier == all => continue,
+                Some(earlier) => all.since(earlier),
+                None => all.clone(),
+            };
+            member.timed = Some(all);
+            let address = address.clone();
+            let input = Input::Times {
+                address,
+                times: new,
+            };
+            self.detector.handle(input, at);
         }
     }
 
@@ -94,12 +124,13 @@ impl Driver {
 
     fn feed_trials(&mut self, now: Timestamp) {
         for report in self.upstream.take_trials() {
-            let (input, at) = match report {
+            let (lease, input, at) = match report {
                 TrialReport::Taken {
                     address,
                     lease,
                     latest,
                 } => (
+                    lease,
                     Input::TrialTaken {
                         address,
                         lease,
@@ -107,7 +138,7 @@ impl Driver {
                     },
                     now,
                 ),
-                TrialReport::Head { lease } => (Input::TrialHead { lease }, now),
+                TrialReport::Head { lease, at } => (lease, Input::TrialHead { lease }, at),
                 // At the instant it was seen: an answer before the deadline is in time.
                 TrialReport::Finished {
                     address,
@@ -117,10 +148,13 @@ impl Driver {
                     at,
                 } => {
                     self.note_probe(&address, kind.map(|kind| kind.as_str().to_owned()));
-                    (Input::TrialFinished { lease, class }, at)
+                    (lease, Input::TrialFinished { lease, class }, at)
                 }
             };
-            self.detector.handle(input, at);
+            match lease.lane {
+                0 => self.detector.handle(input, at),
+                lane => self.tell_lane(lane, input, at),
+            }
             self.apply_effects();
         }
     }
@@ -156,6 +190,8 @@ impl Driver {
                     instance: Arc::new(instance),
                     routable,
                     fed: 0,
+                    timed: None,
+                    lanes: Default::default(),
                     health: None,
                     story: Story::default(),
                 }),
@@ -173,15 +209,21 @@ impl Driver {
         let list = self.routable_endpoints();
         self.recall();
         self.detector.handle(Input::Endpoints(list), now);
+        if self.lanes.is_some() {
+            self.apply_effects();
+            self.lane_endpoints(now);
+        }
         self.stand_as_decided();
         for address in hints {
-            self.detector.handle(Input::Hint { address }, now);
+            let hint = Input::Hint { address };
+            self.tell_lanes(&hint, now);
+            self.detector.handle(hint, now);
         }
         self.start_missing_checks();
         self.publish_due = true;
     }
 
-    fn routable_endpoints(&self) -> Vec<RoutableEndpoint> {
+    pub(super) fn routable_endpoints(&self) -> Vec<RoutableEndpoint> {
         let key = &*self.policy.incarnation_key;
         let of = |(address, member): (&Address, &Member)| RoutableEndpoint {
             address: address.clone(),
@@ -212,8 +254,11 @@ impl Driver {
             } => {
                 let class = verdict.class;
                 self.note_probe(&address, Some(verdict.message));
-                self.detector
-                    .handle(Input::TrialFinished { lease, class }, now);
+                let finished = Input::TrialFinished { lease, class };
+                match lease.lane {
+                    0 => self.detector.handle(finished, now),
+                    lane => self.tell_lane(lane, finished, now),
+                }
             }
             Checked::Health {
                 address,
@@ -231,7 +276,9 @@ impl Driver {
                 };
                 health.message.clone_from(&verdict.message);
                 if let Some(passing) = health.counter.record(verdict.is_good()) {
-                    self.detector.handle(Input::Check { address, passing }, now);
+                    let check = Input::Check { address, passing };
+                    self.tell_lanes(&check, now);
+                    self.detector.handle(check, now);
                     self.publish_due = true;
                 }
             }

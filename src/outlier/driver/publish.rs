@@ -6,16 +6,49 @@ use super::{Driver, Member};
 use crate::clock::Timestamp;
 use crate::config::types::WhenAllUnhealthy;
 use crate::endpoint::selectable::{Availability, Entry, Ramp, Selectable, TrialOffer};
+use crate::outlier::Detector;
 use crate::outlier::detector::StateView;
+use crate::outlier::lanes::SLOTS;
 
 impl Driver {
     /// Swaps in a snapshot of how things stand.
     pub(super) fn publish(&mut self) {
         self.publish_due = false;
         self.version += 1;
+        let mut ends = None;
+        let mut whole = self.list(&self.detector, Vec::new(), &mut ends);
+        self.name_lanes();
+        if let Some(lanes) = &self.lanes {
+            let mut lists: Vec<Option<Box<Selectable>>> = Vec::new();
+            lists.resize_with(SLOTS, || None);
+            for lane in lanes.iter() {
+                let offers = whole.trials.iter().map(TrialOffer::shared).collect();
+                let mut list = self.list(&lane.detector, offers, &mut ends);
+                list.lane = lane.slot;
+                list.route.clone_from(&lane.route);
+                if lane.route.is_none() {
+                    whole.rest = lane.slot;
+                }
+                if let Some(place) = lists.get_mut(usize::from(lane.slot)) {
+                    *place = Some(Box::new(list));
+                }
+            }
+            whole.lanes = lists.into();
+        }
+        self.ramp_ends = ends;
+        self.upstream.publish(whole);
+    }
+
+    /// What requests see that `detector` decides for: that of the whole upstream, or of a route. The
+    /// offers are those of others that its requests may claim, too.
+    fn list(
+        &self,
+        detector: &Detector,
+        mut trials: Vec<TrialOffer>,
+        ends: &mut Option<Timestamp>,
+    ) -> Selectable {
         let now = self.clock.now();
         let ramp = self.policy.ramp;
-        self.ramp_ends = None;
         let mut in_service: Vec<(&Member, Option<Ramp>)> = Vec::new();
         let mut out = 0_usize;
         let mut routable = 0_usize;
@@ -30,14 +63,18 @@ impl Driver {
                 continue;
             }
             routable += 1;
-            if state.is_out() {
+            let of_route = detector.standing(address);
+            let out_of_route = of_route.is_some_and(|(state, _, _)| state.is_out());
+            if state.is_out() || out_of_route {
                 out += 1;
                 continue;
             }
+            // Both ramps began at most once since: the later one holds.
+            let started = started.max(of_route.and_then(|(_, _, started)| started));
             let ramp = started.and_then(|start| ramp_of(start, ramp, now));
             if let Some(ramp) = ramp {
                 let end = ramp.start + ramp.length;
-                self.ramp_ends = Some(self.ramp_ends.map_or(end, |other| other.min(end)));
+                *ends = Some(ends.map_or(end, |other| other.min(end)));
             }
             in_service.push((member, ramp));
         }
@@ -65,24 +102,15 @@ impl Driver {
             }
         };
         let unit = self.policy.recovery_detection_unit_time;
-        let trials: Vec<TrialOffer> = self
-            .detector
-            .offers()
-            .into_iter()
-            .filter_map(|offer| {
-                let member = self.members.get(&offer.address)?;
-                let instance = member.instance.clone();
-                Some(TrialOffer::new(
-                    instance,
-                    http2_hint(member),
-                    offer.lease,
-                    unit,
-                ))
-            })
-            .collect();
+        let offers = detector.offers().into_iter().filter_map(|offer| {
+            let member = self.members.get(&offer.address)?;
+            let instance = member.instance.clone();
+            let http2 = http2_hint(member);
+            Some(TrialOffer::new(instance, http2, offer.lease, unit))
+        });
+        trials.extend(offers);
         let policy = self.policy.clone();
-        let snapshot = Selectable::new(self.version, entries, state, policy, trials, out > 0);
-        self.upstream.publish(snapshot);
+        Selectable::new(self.version, entries, state, policy, trials, out > 0)
     }
 }
 

@@ -9,8 +9,8 @@ use super::{Driver, Story};
 use crate::clock::{self, Timestamp};
 use crate::endpoint::Address;
 use crate::outlier::detector::{
-    Effect, Ejected, Evidence, Numbers, Restored, RestoredBy, Suppressed, TrialFailed, TrialKind,
-    Trigger,
+    Effect, Ejected, Evidence, Half, Numbers, Restored, RestoredBy, SlowEvidence, Suppressed,
+    TrialFailed, TrialKind, Trigger,
 };
 use crate::outlier::policy::Mode;
 
@@ -94,6 +94,9 @@ pub(super) fn emit(
     if let Some(address) = instance {
         all.push(("instance", json!(address.as_str())));
     }
+    if let Some(route) = &driver.telling_of {
+        all.push(("route", json!(&**route)));
+    }
     all.extend(fields);
     driver.journal.emit(event, all, msg);
 }
@@ -130,13 +133,13 @@ fn ejection(driver: &mut Driver, event: &'static str, ejected: &Ejected) {
         json!(signed.map_or_else(|| actor(*trigger), |s| s.actor.as_str())),
     ));
     fields.push(("note", json!(signed.and_then(|s| s.note.as_deref()))));
-    let name = &driver.upstream.name;
     let mut why = because(*trigger, evidence);
     if let Some(signed) = signed {
         why = format!("ordered{}", super::orders::by(signed));
     }
-    let name = name.clone();
-    if let Some(member) = driver.members.get_mut(address) {
+    let name = place(driver);
+    let whole = driver.telling_of.is_none();
+    if whole && let Some(member) = driver.members.get_mut(address) {
         member.story = Story {
             ejected_because: Some(why.clone()),
             ..Story::default()
@@ -175,7 +178,9 @@ fn restore(driver: &mut Driver, event: &'static str, restored: &Restored) {
     fields.push(("k", json!(k)));
     fields.push(("k_remembered", json!(remembered)));
     fields.push(("ramp_s", json!(ramp.as_secs_f64())));
-    driver.book.note_end(address, *restored_by);
+    if driver.telling_of.is_none() {
+        driver.book.note_end(address, *restored_by);
+    }
     let driver = &*driver;
     let signed = driver
         .signing
@@ -184,7 +189,7 @@ fn restore(driver: &mut Driver, event: &'static str, restored: &Restored) {
     fields.push(("actor", json!(signed.map(|s| &s.actor))));
     fields.push(("note", json!(signed.and_then(|s| s.note.as_ref()))));
     let by = signed.map_or_else(String::new, super::orders::by);
-    let name = &driver.upstream.name;
+    let name = place(driver);
     let would = if event == "would_restore" {
         "would return"
     } else {
@@ -228,7 +233,7 @@ fn suppression(driver: &mut Driver, event: &'static str, suppressed: &Suppressed
     fields.push(("count", json!(count)));
     let msg = format!(
         "{address} of {} stays although {}: {} ({} of max {} of {} instances out)",
-        driver.upstream.name,
+        place(driver),
         because(*trigger, evidence),
         cause.as_str(),
         numbers.out,
@@ -247,6 +252,7 @@ fn trial_failed(driver: &mut Driver, failed: &TrialFailed) {
         expired,
         hinted,
         last_resort,
+        slow,
         numbers,
         ..
     } = failed;
@@ -264,8 +270,15 @@ fn trial_failed(driver: &mut Driver, failed: &TrialFailed) {
     let error = match driver.members.get_mut(address) {
         Some(member) => {
             let seen = member.story.probe.take().filter(|_| !*expired);
+            let late = |(time, limit)| {
+                let (time, limit) = (seconds(time), seconds(limit));
+                format!("too slow: {time}, its peers say at most {limit}")
+            };
+            let seen = slow.map(late).or(seen);
             let error = seen.unwrap_or_else(|| "no answer in time".to_owned());
-            member.story.failed_probe = Some(error.clone());
+            if driver.telling_of.is_none() {
+                member.story.failed_probe = Some(error.clone());
+            }
             error
         }
         None => "unknown".to_owned(),
@@ -274,7 +287,7 @@ fn trial_failed(driver: &mut Driver, failed: &TrialFailed) {
     let driver = &*driver;
     let msg = format!(
         "probe of {address} of {} by {how} failed ({error}); next probe in {} (k={k})",
-        driver.upstream.name,
+        place(driver),
         seconds(next_trial.since(driver.clock.now()))
     );
     emit(driver, "probe_failed", Some(address), fields, msg);
@@ -330,7 +343,7 @@ fn evidence_fields(evidence: &Evidence) -> Fields {
         .iter()
         .map(|(kind, count)| (kind.as_str().to_owned(), json!(count)))
         .collect();
-    vec![
+    let mut fields = vec![
         ("window_s", json!(evidence.window.as_secs_f64())),
         ("requests", json!(evidence.calls)),
         ("errors", json!(evidence.failures)),
@@ -343,7 +356,28 @@ fn evidence_fields(evidence: &Evidence) -> Fields {
         ("streak", json!(evidence.streak)),
         ("streak_limit", json!(evidence.streak_limit)),
         ("errors_by_kind", Value::Object(kinds)),
-    ]
+    ];
+    if let Some(half) = &evidence.routes {
+        fields.push(("bad_routes", json!(half.bad)));
+        fields.push(("judged_routes", json!(half.judged)));
+    }
+    if let Some(slow) = &evidence.slow {
+        fields.push(("median_ms", json!(ms(slow.median))));
+        fields.push(("peers_median_ms", json!(ms(slow.peers))));
+        fields.push(("slow_above_ms", json!(ms(slow.limit))));
+        fields.push(("measured_answers", json!(slow.calls)));
+        fields.push(("measured_peers", json!(slow.measured_peers)));
+    }
+    fields
+}
+
+/// What is told of: the upstream, or a route of it.
+fn place(driver: &Driver) -> String {
+    let name = &driver.upstream.name;
+    match &driver.telling_of {
+        Some(route) => format!("{name}/{route}"),
+        None => name.to_string(),
+    }
 }
 
 /// The arithmetic in words.
@@ -367,12 +401,35 @@ pub(super) fn because(trigger: Trigger, evidence: &Evidence) -> String {
             seconds(evidence.window)
         ),
         Trigger::Operator => "an operator ordered it".to_owned(),
+        Trigger::Routes => {
+            let half = evidence.routes.unwrap_or(Half { bad: 0, judged: 0 });
+            format!(
+                "{} of its {} routes with enough calls are bad",
+                half.bad, half.judged
+            )
+        }
+        Trigger::Slow => evidence
+            .slow
+            .as_ref()
+            .map_or_else(|| "slow".to_owned(), slow_words),
     }
+}
+
+/// How late an instance answers, in words.
+pub(super) fn slow_words(slow: &SlowEvidence) -> String {
+    format!(
+        "half of its {} answers took {} or more > {}; {} peers: {}",
+        slow.calls,
+        seconds(slow.median),
+        seconds(slow.limit),
+        slow.measured_peers,
+        seconds(slow.peers)
+    )
 }
 
 fn actor(trigger: Trigger) -> &'static str {
     match trigger {
-        Trigger::ConsecutiveErrors | Trigger::ErrorRate => "auto",
+        Trigger::ConsecutiveErrors | Trigger::ErrorRate | Trigger::Routes | Trigger::Slow => "auto",
         Trigger::Operator => "operator",
     }
 }
@@ -401,6 +458,11 @@ pub(super) fn percent(bp: u32) -> f64 {
 /// Thousandths as a number.
 pub(super) fn thousandths(milli: u64) -> f64 {
     f64::from(u32::try_from(milli).unwrap_or(u32::MAX)) / 1000.0
+}
+
+/// Milliseconds with their fraction.
+pub(super) fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1_000.0
 }
 
 /// A duration for people: `30s`, `1.5s`, `250ms`.

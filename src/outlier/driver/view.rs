@@ -144,6 +144,8 @@ impl Driver {
             streak: evidence.streak,
             streak_limit: evidence.streak_limit,
             errors_by_kind: report::by_kind(evidence),
+            routes: self.route_standings(&view.address),
+            median_ms: view.median.map(report::ms),
             suppressed_by: view.suppressed.map(|cause| cause.as_str().to_owned()),
             ejected_because: out.then(|| member.story.ejected_because.clone()).flatten(),
             last_probe_error: out.then(|| member.story.failed_probe.clone()).flatten(),
@@ -271,6 +273,10 @@ impl Driver {
                     "returning, {:.0}% of its traffic: {rate}",
                     report::percent(view.share_bp)
                 )
+            }
+            (_, StateView::In) if evidence.slow.is_some() => {
+                let slow = evidence.slow.as_ref().map(report::slow_words);
+                format!("slow: {}; {rate}", slow.unwrap_or_default())
             }
             (_, StateView::In) if evidence.streak > 1 => format!(
                 "{}; {} failures in a row of {} that eject",

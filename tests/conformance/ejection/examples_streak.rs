@@ -158,6 +158,7 @@ fn a_fixed_streak_is_taken_as_it_is() {
     assert_eq!(world.out(), [1]);
     world.answer(
         LeaseId {
+            lane: 0,
             epoch: 0,
             generation: 0,
         },

@@ -20,6 +20,7 @@ fn out(number: u32, k: u32, next_in_s: u64, failures: u64) -> Remembered {
         out_for: Duration::from_secs(100),
         rate: (failures, 10),
         hopeless: false,
+        slow_limit: None,
         good: 0,
         check_next: false,
     };

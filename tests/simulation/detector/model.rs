@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use outrigger::clock::Timestamp;
 use outrigger::endpoint::Address;
 use outrigger::outlier::detector::{Effect, Ejected, OverrideKind, RestoredBy, StateView, Trigger};
-use outrigger::outlier::policy::{Mode, Policy};
+use outrigger::outlier::policy::{Mode, Policy, SlowMode};
 use outrigger::outlier::{Detector, LeaseId, RoutableEndpoint};
 
 /// How often things happened.
@@ -48,6 +48,9 @@ impl Seen {
             "refused",
             "recalled",
             "no_room",
+            "slow",
+            "too_slow",
+            "would_be_slow",
         ]
         .iter()
         .all(|what| self.counts.contains_key(what))
@@ -73,6 +76,11 @@ impl Model {
     pub(crate) fn effect(&mut self, effect: &Effect, policy: &Policy, now: Timestamp) {
         match effect {
             Effect::Eject(ejected) => self.eject(ejected, policy),
+            Effect::WouldEject(ejected) if policy.mode == Mode::Enforce => {
+                assert_eq!(ejected.trigger, Trigger::Slow);
+                assert_eq!(policy.slow.map(|s| s.mode), Some(SlowMode::Observe));
+                self.seen.note("would_be_slow");
+            }
             Effect::WouldEject(_) => {
                 assert_eq!(policy.mode, Mode::Observe);
                 self.seen.note("would_eject");
@@ -106,6 +114,10 @@ impl Model {
                 assert!(failed.k <= policy.max_recovery_checks, "{failed:?}");
                 if failed.expired {
                     self.seen.note("expired");
+                }
+                if let Some((time, limit)) = failed.slow {
+                    assert!(time > limit && policy.slow.is_some(), "{failed:?}");
+                    self.seen.note("too_slow");
                 }
             }
             Effect::TrialIgnored { address, lease } | Effect::TrialPassed { address, lease } => {
@@ -221,6 +233,15 @@ impl Model {
             assert!(out < limit, "{ejected:?}");
             assert_eq!(numbers.cap, limit);
             assert!(ejected.k >= 1 && ejected.k <= policy.max_recovery_checks);
+            if ejected.trigger == Trigger::Slow {
+                assert_eq!(policy.slow.map(|s| s.mode), Some(SlowMode::Enforce));
+                let slow = ejected.evidence.slow.expect("the arithmetic");
+                assert!(
+                    slow.median > slow.limit && slow.measured_peers >= 3,
+                    "{slow:?}"
+                );
+                self.seen.note("slow");
+            }
         }
         let checks_count = self.routable().any(|a| self.passes_checks(a));
         let other = self.routable().any(|a| {

@@ -9,8 +9,9 @@ use outrigger::clock::Timestamp;
 use outrigger::endpoint::Address;
 use outrigger::outlier::detector::{Effect, Outcome, OverrideKind};
 use outrigger::outlier::policy::{
-    ConsecutiveErrors, ExceptionType, Mode, Policy, ProbeKind, QpsScope,
+    ConsecutiveErrors, ExceptionType, Mode, Policy, ProbeKind, QpsScope, Slow, SlowMode,
 };
+use outrigger::outlier::times::Times;
 use outrigger::outlier::{
     Detector, Input, Jitter, LeaseId, OutcomeClass, RoutableEndpoint, UpstreamFacts,
 };
@@ -128,6 +129,9 @@ impl Storm {
     }
 
     fn traffic(&mut self) {
+        if self.detector.policy().slow.is_some() {
+            self.times();
+        }
         for number in 1..=ADDRESSES {
             let count = self.rng.u32(0..40);
             let sent_at = Timestamp::from_millis(self.now);
@@ -147,6 +151,19 @@ impl Storm {
                     .unwrap();
                 self.outcome(&address(number), class);
             }
+        }
+    }
+
+    /// Most answer alike, one or two perhaps much later.
+    fn times(&mut self) {
+        let slow = [(); 2].map(|()| self.rng.u16(1..=ADDRESSES * 2));
+        for number in 1..=ADDRESSES {
+            let late = slow.contains(&number);
+            let millis = if late { 2_000 } else { self.rng.u64(5..15) };
+            let mut times = Times::default();
+            times.add(Duration::from_millis(millis), self.rng.u32(0..30));
+            let address = address(number);
+            self.feed(Input::Times { address, times });
         }
     }
 
@@ -368,6 +385,7 @@ fn any_facts(rng: &mut Rng) -> UpstreamFacts {
         health_check: rng.bool(),
         tcp_check: rng.bool(),
         dubbo: rng.bool(),
+        by_route: false,
         timeout_connect: Duration::from_millis(rng.u64(1..2_000)),
         timeout_attempt: rng.bool().then(|| Duration::from_millis(rng.u64(1..8_000))),
         check_timeout: Duration::from_millis(rng.u64(1..3_000)),
@@ -416,6 +434,12 @@ fn any_policy(rng: &mut Rng, mode: Mode) -> Policy {
             .choice([0, 10_000, 60_000])
             .map(Duration::from_millis)
             .unwrap(),
+        slow: rng.bool().then(|| Slow {
+            factor_centi: rng.u32(110..500),
+            floor: Duration::from_millis(rng.u64(1..500)),
+            min_calls: rng.u32(1..30),
+            mode: rng.choice([SlowMode::Enforce, SlowMode::Observe]).unwrap(),
+        }),
         ..Policy::builtin(false)
     }
 }
