@@ -11,6 +11,7 @@ use http::HeaderValue;
 use http::uri::Authority;
 
 use super::Address;
+use super::latency::Latency;
 use crate::clock::Timestamp;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
 
@@ -76,6 +77,8 @@ pub struct Instance {
     pub authority: Authority,
     /// The address as a header value.
     pub host_value: HeaderValue,
+    /// How long it takes; kept where `peak_ewma` balances.
+    pub latency: Latency,
     cells: Box<[Cell]>,
     connections: AtomicU32,
     standing: AtomicU8,
@@ -96,6 +99,7 @@ impl Instance {
             address,
             authority,
             host_value,
+            latency: Latency::default(),
             cells: (0..workers.max(1)).map(|_| Cell::default()).collect(),
             connections: AtomicU32::new(0),
             standing: AtomicU8::new(Standing::Serving as u8),

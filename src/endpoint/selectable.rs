@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::instance::Instance;
+use crate::balancer::hashing::Level;
 use crate::clock::Timestamp;
 use crate::outlier::LeaseId;
 use crate::outlier::policy::Policy;
@@ -30,6 +31,8 @@ pub struct Selectable {
     pub trials: Box<[TrialOffer]>,
     /// Something is ejected: note when requests come by that could serve as a trial.
     pub watch_requests: bool,
+    /// Tables of consistent hashing, where that balances.
+    pub hashing: Box<[Level]>,
 }
 
 /// A pickable instance.
@@ -159,7 +162,14 @@ impl Selectable {
             policy,
             trials: trials.into(),
             watch_requests,
+            hashing: Box::default(),
         }
+    }
+
+    /// With tables of consistent hashing.
+    pub fn hashed(mut self, levels: Vec<Level>) -> Self {
+        self.hashing = levels.into();
+        self
     }
 
     /// Before the registry's first answer.

@@ -22,6 +22,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
+use crate::balancer::hashing::Table;
+use crate::balancer::levels::Rank;
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{AttemptTimeout, HealthCheckKind, Protocol, Service};
 use crate::discovery::ServiceView;
@@ -134,6 +136,10 @@ struct Member {
     instance: Arc<Instance>,
     /// Offered by the registry: enabled, weight above zero, not draining, healthy (or panic).
     routable: bool,
+    /// Not of the subset, and nobody outside of it may stand in.
+    outside: bool,
+    /// When it came, unless it was there from the start.
+    born: Option<Timestamp>,
     /// Successes already fed to the detector.
     fed: u64,
     health: Option<Health>,
@@ -202,6 +208,8 @@ pub struct Driver {
     version: u64,
     seen_version: Option<u64>,
     source_closed: bool,
+    /// There was a set of endpoints: who comes from now on is new.
+    settled: bool,
     last_resort: bool,
     last_eligible: Timestamp,
     last_request: Timestamp,
@@ -216,6 +224,10 @@ pub struct Driver {
     /// Whose overrides ended at the latest look into the book.
     ended_now: Vec<Address>,
     publish_due: bool,
+    /// Of the snapshot in force.
+    tables: Vec<Arc<Table>>,
+    /// The level that is asked first.
+    preferred: Option<Rank>,
     /// When the youngest ramp ends and the snapshot can forget it.
     ramp_ends: Option<Timestamp>,
     checked: (mpsc::Sender<Checked>, mpsc::Receiver<Checked>),
@@ -246,6 +258,7 @@ impl Driver {
             version: 0,
             seen_version: None,
             source_closed: false,
+            settled: false,
             last_resort: false,
             last_eligible: Timestamp::ZERO,
             last_request: Timestamp::ZERO,
@@ -257,6 +270,8 @@ impl Driver {
             order_answer: None,
             ended_now: Vec::new(),
             publish_due: true,
+            tables: Vec::new(),
+            preferred: None,
             ramp_ends: None,
             checked: mpsc::channel(256),
             recalled: Some(start.recalled),
@@ -349,6 +364,10 @@ impl Driver {
         self.feed();
         let now = self.clock.now();
         let checks_changed = settings.service.health_check != self.service.health_check;
+        if settings.service.balancing.subset != self.service.balancing.subset {
+            // Read the set anew: others may be routable now.
+            self.seen_version = None;
+        }
         self.service = settings.service;
         self.detector
             .handle(Input::Facts(facts_of(&self.service)), now);

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod balancing;
+#[cfg(test)]
 mod cases;
 #[cfg(test)]
 mod config_cli;

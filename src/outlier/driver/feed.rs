@@ -5,8 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::publish::in_subset;
 use super::{Checked, Driver, Member, Story};
 use crate::clock::Timestamp;
+use crate::config::types::SubsetFallback;
 use crate::endpoint::instance::{FailureRecord, Instance, Standing};
 use crate::endpoint::{Address, Endpoint};
 use crate::outlier::detector::Outcome;
@@ -136,12 +138,17 @@ impl Driver {
         self.seen_version = Some(view.version);
         let now = self.clock.now();
         let panic = panics(&set.endpoints, set.health_unknown, self.source.heartbeat);
+        let balancing = &self.service.balancing;
+        let alone = balancing.subset.as_ref();
+        let alone = alone.is_some_and(|subset| subset.fallback == SubsetFallback::None);
+        let born = std::mem::replace(&mut self.settled, true).then_some(now);
         let mut old = std::mem::take(&mut self.members);
         let mut hints = Vec::new();
         self.order.clear();
         for endpoint in set.endpoints.iter() {
             let address = endpoint.address.clone();
-            let routable = is_routable(endpoint, panic);
+            let outside = alone && !in_subset(endpoint, balancing);
+            let routable = is_routable(endpoint, panic) && !outside;
             let member = match old.remove(&address) {
                 Some(mut member) => {
                     if !first && re_registered(&member.endpoint, endpoint) {
@@ -149,12 +156,15 @@ impl Driver {
                     }
                     member.endpoint = endpoint.clone();
                     member.routable = routable;
+                    member.outside = outside;
                     Some(member)
                 }
                 None => Instance::new(address.clone(), self.workers).map(|instance| Member {
                     endpoint: endpoint.clone(),
                     instance: Arc::new(instance),
                     routable,
+                    outside,
+                    born,
                     fed: 0,
                     health: None,
                     story: Story::default(),
