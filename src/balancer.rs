@@ -53,11 +53,25 @@ pub fn pick<'a>(
     rng: &mut fastrand::Rng,
     round_robin: &mut RoundRobinState,
 ) -> Option<&'a Entry> {
-    match selectable.entries.as_ref() {
-        [] => return None,
-        [only] => return context.allows(only).then_some(only),
-        _ => {}
-    }
+    let found = match selectable.entries.as_ref() {
+        [] => None,
+        [only] => context.allows(only).then_some(only),
+        _ => by_algorithm(algorithm, selectable, context, rng, round_robin)
+            .or_else(|| any_untried(&selectable.entries, context, rng)),
+    };
+    found.or_else(|| {
+        let mut spare = selectable.spare.iter();
+        spare.find_map(|level| any_untried(level, context, rng))
+    })
+}
+
+fn by_algorithm<'a>(
+    algorithm: LoadBalancer,
+    selectable: &'a Selectable,
+    context: &PickContext<'_>,
+    rng: &mut fastrand::Rng,
+    round_robin: &mut RoundRobinState,
+) -> Option<&'a Entry> {
     match algorithm {
         LoadBalancer::P2cLeastRequest => least_request::pick(selectable, context, rng),
         LoadBalancer::PeakEwma => peak_ewma::pick(selectable, context, rng),
@@ -65,7 +79,6 @@ pub fn pick<'a>(
         LoadBalancer::RoundRobin => round_robin::pick(selectable, context, rng, round_robin),
         LoadBalancer::Random => random::pick(selectable, context, rng),
     }
-    .or_else(|| any_untried(selectable, context, rng))
 }
 
 /// One drawn by weight that may be picked and is not `other_than`.
@@ -88,11 +101,10 @@ fn draw<'a>(
 /// When the algorithm found nothing (almost all tried, or unlucky ramps): a scan from a random
 /// place, so that a request never fails while an untried instance is left.
 fn any_untried<'a>(
-    selectable: &'a Selectable,
+    entries: &'a [Entry],
     context: &PickContext<'_>,
     rng: &mut fastrand::Rng,
 ) -> Option<&'a Entry> {
-    let entries = &selectable.entries;
     let start = rng.usize(0..entries.len().max(1));
     let (before, after) = entries.split_at_checked(start)?;
     after

@@ -82,9 +82,7 @@ impl Table {
             Kind::Ring(ring) => (ring.start(key), ring.owners()),
             Kind::Maglev(maglev) => (maglev.start(key), maglev.owners()),
         };
-        let (before, after) = owners
-            .split_at_checked(start)
-            .unwrap_or((owners, &[]));
+        let (before, after) = owners.split_at_checked(start).unwrap_or((owners, &[]));
         after.iter().chain(before).take(STEPS).copied()
     }
 }

@@ -190,3 +190,38 @@ fn an_unknown_instance_is_tried_once_and_then_waited_for() {
     let got = shares(LoadBalancer::PeakEwma, &s, Timestamp::ZERO, 100);
     assert!(got[0] > 0.99, "{got:?}");
 }
+
+#[test]
+fn a_retry_goes_on_with_the_spare_levels_in_their_order() {
+    let all = selectable(&[1000; 5]);
+    let [near, a, b, c, last] = &all.entries[..] else {
+        panic!("five")
+    };
+    let spare = vec![vec![a.clone(), b.clone(), c.clone()], vec![last.clone()]];
+    let policy = Arc::clone(&all.policy);
+    let s = Selectable::new(
+        1,
+        vec![near.clone()],
+        Availability::Ready,
+        policy,
+        Vec::new(),
+        false,
+    )
+    .with_spare(spare);
+    assert_eq!(s.pickable(), 5);
+    for algorithm in ALL {
+        let mut rng = fastrand::Rng::with_seed(3);
+        let mut tried = Vec::new();
+        while s.untried(&tried) {
+            let context = PickContext {
+                now: Timestamp::ZERO,
+                tried: &tried,
+                key: None,
+            };
+            let mut state = RoundRobinState::default();
+            let entry = pick(algorithm, &s, &context, &mut rng, &mut state).unwrap();
+            tried.push(entry.instance.id);
+        }
+        assert_eq!((tried[0], tried[4]), (near.instance.id, last.instance.id));
+    }
+}

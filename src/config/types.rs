@@ -465,7 +465,18 @@ pub enum HealthCheckKind {
         path: Arc<str>,
         /// Default 200-399.
         expect: crate::outlier::policy::CodeSet,
+        /// A text that its body has.
+        body: Option<Arc<str>>,
+        /// A value of its body.
+        json: Option<JsonRule>,
     },
+    /// The standard health service of gRPC says SERVING.
+    Grpc {
+        /// Asked for; empty: the server as a whole.
+        service: Arc<str>,
+    },
+    /// A program ends with 0. Its name and its arguments.
+    Exec(Vec<String>),
 }
 
 /// `when_all_unhealthy`.

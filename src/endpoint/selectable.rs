@@ -19,6 +19,9 @@ pub struct Selectable {
     pub version: u64,
     /// Pickable instances, in the registry's order.
     pub entries: Box<[Entry]>,
+    /// Instances that may be picked and get no traffic by themselves, by level, the preferred first:
+    /// a request that has tried all entries goes on with them.
+    pub spare: Box<[Box<[Entry]>]>,
     /// Running sums of the weights, for weighted picks; empty when all weights are equal.
     cumulative: Box<[u64]>,
     /// Whether any entry is in its ramp.
@@ -163,7 +166,25 @@ impl Selectable {
             trials: trials.into(),
             watch_requests,
             hashing: Box::default(),
+            spare: Box::default(),
         }
+    }
+
+    /// With levels that get no traffic by themselves.
+    pub fn with_spare(mut self, levels: Vec<Vec<Entry>>) -> Self {
+        self.spare = levels.into_iter().map(Vec::into_boxed_slice).collect();
+        self
+    }
+
+    /// How many may be picked.
+    pub fn pickable(&self) -> usize {
+        self.entries.len() + self.spare.iter().map(|level| level.len()).sum::<usize>()
+    }
+
+    /// Whether one is left that was not tried.
+    pub fn untried(&self, tried: &[u64]) -> bool {
+        let mut all = self.entries.iter().chain(self.spare.iter().flatten());
+        all.any(|entry| !tried.contains(&entry.instance.id))
     }
 
     /// With tables of consistent hashing.

@@ -20,7 +20,6 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::task::AbortHandle;
 
 use crate::balancer::hashing::Table;
 use crate::balancer::levels::Rank;
@@ -30,7 +29,6 @@ use crate::discovery::ServiceView;
 use crate::endpoint::instance::Instance;
 use crate::endpoint::{Address, Endpoint};
 use crate::health::checker::Verdict;
-use crate::health::counter::HealthCounter;
 use crate::journal::Journal;
 use crate::outlier::book::{Book, Order, Signed};
 use crate::outlier::detector::{Refusal, Remembered};
@@ -39,6 +37,7 @@ use crate::outlier::{Detector, Input, Jitter, LeaseId, UpstreamFacts};
 use crate::state_file::format::KeptUpstream;
 use crate::status::{Decisions, OverrideDone, OverrideRefused, UpstreamStatus};
 use crate::upstream::Upstream;
+use checks::{Checks, Health, Heard};
 
 /// Jitter of probe intervals: up to this many per cent are added.
 const JITTER_PERCENT: u32 = 10;
@@ -155,27 +154,14 @@ struct Story {
     failed_probe: Option<String>,
 }
 
-#[derive(Debug)]
-struct Health {
-    counter: HealthCounter,
-    message: String,
-    task: AbortHandle,
-}
-
-impl Drop for Health {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 /// What checks report.
 #[derive(Debug)]
 enum Checked {
-    /// A periodic check of an instance.
-    Health {
+    /// The watch of an instance.
+    Watched {
         address: Address,
         instance: u64,
-        verdict: Verdict,
+        heard: Heard,
     },
     /// A synthetic trial.
     Trial {
@@ -231,6 +217,8 @@ pub struct Driver {
     /// When the youngest ramp ends and the snapshot can forget it.
     ramp_ends: Option<Timestamp>,
     checked: (mpsc::Sender<Checked>, mpsc::Receiver<Checked>),
+    checks: Option<Checks>,
+    seed: u64,
     /// Until the first set of endpoints.
     recalled: Option<Recalled>,
     touched: Arc<Notify>,
@@ -274,6 +262,8 @@ impl Driver {
             preferred: None,
             ramp_ends: None,
             checked: mpsc::channel(256),
+            checks: None,
+            seed: start.seed,
             recalled: Some(start.recalled),
             touched: start.touched,
         }
@@ -285,13 +275,8 @@ impl Driver {
         self.carry_out();
         loop {
             let upstream = Arc::clone(&self.upstream);
-            let wake = self.next_wake();
-            let timer = async {
-                match wake {
-                    Some(at) => tokio::time::sleep_until(self.clock.instant(at)).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let timer = until(self.clock, self.next_wake());
+            let check_due = until(self.clock, self.start_due_checks());
             tokio::select! {
                 biased;
                 command = commands.recv() => match command {
@@ -328,8 +313,11 @@ impl Driver {
                         self.checked(checked);
                     }
                 }
+                // The many that change nothing cost no look at the counters.
+                ended = checks::ended(&mut self.checks) => self.checks_ended(ended),
                 () = upstream.woken() => self.feed(),
                 () = timer => self.feed(),
+                () = check_due => {}
             }
             self.carry_out();
         }
@@ -402,6 +390,14 @@ impl Driver {
         self.members.clear();
         self.order.clear();
         self.publish();
+    }
+}
+
+/// At that time, if there is one.
+async fn until(clock: Clock, at: Option<Timestamp>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(clock.instant(at)).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -320,11 +320,7 @@ impl Exchange {
     }
 
     pub(super) fn untried(&self, selectable: &Selectable) -> bool {
-        let tried = &self.course.tried;
-        selectable
-            .entries
-            .iter()
-            .any(|e| !tried.contains(&e.instance.id))
+        selectable.untried(&self.course.tried)
     }
 
     pub(super) fn take_budget(&mut self, trigger: Trigger) -> bool {
@@ -514,7 +510,7 @@ impl Follow<'_> {
     /// The present attempt's instance counts as tried here.
     fn possible(&self) -> bool {
         let (retry, upstream) = (self.retry, self.upstream);
-        let untried = upstream.selectable().entries.len() > self.tried.len() + 1;
+        let untried = upstream.selectable().pickable() > self.tried.len() + 1;
         let now = self.worker.clock.now();
         let requests = upstream.cells.requests();
         self.attempts < retry.max_attempts

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use serde_json::Value;
 
-use crate::harness::{Client, Config, DnsStub, Proxy, Says, Stub, eventually};
+use crate::harness::{Client, Config, DnsStub, Proxy, Says, Stub, closed_port, eventually};
 
 /// An instance that says its name, and passes its check while it is well.
 struct Named {
@@ -185,6 +185,20 @@ fn near_instances_come_first_and_the_rest_helps_when_they_fail() {
             == 0
             && instances(&proxy).iter().all(|i| i["check_passes"] == true)
     });
+}
+
+#[test]
+fn a_retry_goes_on_with_the_next_level() {
+    let (_kept, closed) = closed_port();
+    let far = Named::start("far");
+    let list = format!(
+        "endpoints: [\"{closed}\", {{address: \"{}\", priority: 1}}]",
+        far.stub.address
+    );
+    // A single failure ejects nobody: it is the retry that saves the request.
+    let proxy = Config::default().any_service("svc", &list).start();
+    assert_eq!(names(&counts(&proxy, 1)), ["far"]);
+    assert_eq!(instances(&proxy)[0]["state"], "healthy");
 }
 
 #[test]

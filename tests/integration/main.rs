@@ -7,6 +7,8 @@ mod balancing;
 #[cfg(test)]
 mod cases;
 #[cfg(test)]
+mod checks;
+#[cfg(test)]
 mod config_cli;
 #[cfg(test)]
 mod demo;

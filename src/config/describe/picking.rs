@@ -35,7 +35,23 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     ),
     ("service.health_check.http", "A GET of this path."),
     ("service.health_check.tcp", "A TCP connection."),
+    (
+        "service.health_check.grpc",
+        "This service of the instance's grpc.health.v1; an empty text is the server as a whole.",
+    ),
+    (
+        "service.health_check.exec",
+        "A program that ends with 0; CHECK_ADDRESS, CHECK_HOST, CHECK_PORT and CHECK_SERVICE tell it of what.",
+    ),
     ("service.health_check.expect", "Statuses that pass."),
+    (
+        "service.health_check.body",
+        "A text that the body must have.",
+    ),
+    (
+        "service.health_check.json_pointer",
+        "A value of the body that must be UP, or what is written behind `=`.",
+    ),
     (
         "service.health_check.interval",
         "Between checks of one instance.",

@@ -178,6 +178,7 @@ impl Driver {
         }
         for gone in old.values() {
             gone.instance.set_standing(Standing::Gone, None);
+            self.stop_check(gone);
         }
         drop(old);
         let list = self.routable_endpoints();
@@ -225,26 +226,11 @@ impl Driver {
                 self.detector
                     .handle(Input::TrialFinished { lease, class }, now);
             }
-            Checked::Health {
+            Checked::Watched {
                 address,
                 instance,
-                verdict,
-            } => {
-                let Some(member) = self.members.get_mut(&address) else {
-                    return;
-                };
-                if member.instance.id != instance {
-                    return;
-                }
-                let Some(health) = &mut member.health else {
-                    return;
-                };
-                health.message.clone_from(&verdict.message);
-                if let Some(passing) = health.counter.record(verdict.is_good()) {
-                    self.detector.handle(Input::Check { address, passing }, now);
-                    self.publish_due = true;
-                }
-            }
+                heard,
+            } => self.watched(address, instance, heard),
         }
     }
 }

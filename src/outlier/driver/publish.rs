@@ -48,17 +48,27 @@ impl Driver {
         let spread = levels::spread(&candidates, balancing.locality.min_percent);
         let mut entries = Vec::with_capacity(routable);
         let mut places = Vec::with_capacity(routable);
-        for (o, weight) in offered.iter().zip(&spread.weights) {
-            places.push((*weight > 0).then_some(entries.len()));
-            if *weight > 0 {
-                entries.push(Entry {
-                    instance: Arc::clone(&o.member.instance),
-                    weight: *weight,
-                    ramp: o.ramp,
-                    http2: http2_hint(o.member),
-                });
+        let mut spare = vec![Vec::new(); spread.levels.len()];
+        for (number, o) in offered.iter().enumerate() {
+            let weight = spread.weights.get(number).copied().unwrap_or(0);
+            places.push((weight > 0).then_some(entries.len()));
+            let entry = |weight| Entry {
+                instance: Arc::clone(&o.member.instance),
+                weight,
+                ramp: o.ramp,
+                http2: http2_hint(o.member),
+            };
+            let usable = candidates.get(number).filter(|c| c.usable);
+            let level = spread.level_of.get(number).copied().flatten();
+            if weight > 0 {
+                entries.push(entry(weight));
+            } else if let (Some(usable), Some(level)) = (usable, level)
+                && let Some(level) = spare.get_mut(level)
+            {
+                level.push(entry(usable.weight));
             }
         }
+        spare.retain(|level| !level.is_empty());
         let hashing = self.hashing(&offered, &spread, &places);
         let state = if self.seen_version.is_none() {
             Availability::Waiting
@@ -76,7 +86,8 @@ impl Driver {
         self.preferred = preferred;
         let (policy, trials) = (Arc::clone(&self.policy), self.trial_offers());
         let snapshot = Selectable::new(self.version, entries, state, policy, trials, out > 0);
-        self.upstream.publish(snapshot.hashed(hashing));
+        let snapshot = snapshot.hashed(hashing).with_spare(spare);
+        self.upstream.publish(snapshot);
     }
 
     /// What is offered, in the source's order.
