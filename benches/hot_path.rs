@@ -1,6 +1,6 @@
 //! What every request passes, each step by itself: the route, the pick, the headers, the budget of
 //! retries, the classification of an answer, the detector. `cargo bench --bench hot_path [-- NAME]`.
-//! `benches/instructions` runs route, pick and window once each under callgrind instead and counts
+//! `benches/instructions` runs route, picks and window once each under callgrind instead and counts
 //! their instructions, for several sizes: what a request costs must not grow with the set-up.
 
 #![expect(
@@ -18,6 +18,8 @@ use bytes::BytesMut;
 use criterion::{BatchSize, BenchmarkId, Criterion};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, request};
+use outrigger::balancer::hash::Key;
+use outrigger::balancer::hashing::{Level, Owner, Table};
 use outrigger::balancer::{PickContext, RoundRobinState, pick};
 use outrigger::clock::Timestamp;
 use outrigger::config::types::{Config, LoadBalancer};
@@ -46,6 +48,7 @@ fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     routes(&mut criterion);
     picks(&mut criterion);
+    tables(&mut criterion);
     headers(&mut criterion);
     windows(&mut criterion);
     codec(&mut criterion);
@@ -60,7 +63,7 @@ const CALLS: usize = 10_000;
 fn once(step: &str, size: usize) {
     match step {
         "route" => {
-            let table = table(size);
+            let table = route_table(size);
             let host = format!("service-{:05}.shop.internal", size / 2);
             let parts = head(&host, "/v1/orders");
             let authority = Authority::parse(&host).expect("a host");
@@ -69,13 +72,19 @@ fn once(step: &str, size: usize) {
                 assert!(found.is_ok());
             });
         }
-        "pick" => {
-            let set = selectable(size, |_| 1_000);
+        "pick" | "ewma" | "ring" | "maglev" => {
+            let algorithm = match step {
+                "pick" => LoadBalancer::P2cLeastRequest,
+                "ewma" => LoadBalancer::PeakEwma,
+                "ring" => LoadBalancer::RingHash,
+                _ => LoadBalancer::Maglev,
+            };
+            let set = selectable(size, algorithm, |_| 1_000);
             let mut rng = fastrand::Rng::with_seed(7);
             let mut turn = RoundRobinState::default();
-            let (now, algorithm) = (Timestamp::ZERO, LoadBalancer::P2cLeastRequest);
+            let now = Timestamp::from_millis(1_000);
             counted(|_| {
-                let context = PickContext { now, tried: &[] };
+                let context = context(algorithm, now, &mut rng);
                 let entry = pick(algorithm, &set, &context, &mut rng, &mut turn);
                 black_box(entry.is_some());
             });
@@ -106,7 +115,7 @@ fn counted(mut step: impl FnMut(usize)) {
     }
 }
 
-fn table(services: usize) -> RouteTable {
+fn route_table(services: usize) -> RouteTable {
     let defaults = Config::builtin().defaults;
     let mut builder = TableBuilder::default();
     for number in 0..services {
@@ -131,7 +140,7 @@ fn head(host: &str, path: &str) -> request::Parts {
 fn routes(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("route");
     for services in [10, 2_000] {
-        let table = table(services);
+        let table = route_table(services);
         let last = services - 1;
         for (rule, host, path) in [
             (
@@ -165,28 +174,78 @@ fn address(number: usize) -> Address {
     Address::parse(&format!("10.{}.{}.1:8080", number / 250, number % 250)).expect("an address")
 }
 
-fn selectable(instances: usize, weight: impl Fn(usize) -> u32) -> Selectable {
+/// Every request has a key of its own.
+fn context(
+    algorithm: LoadBalancer,
+    now: Timestamp,
+    rng: &mut fastrand::Rng,
+) -> PickContext<'static> {
+    let key = algorithm.hashes().then(|| Key(rng.u64(..)));
+    let tried = &[];
+    PickContext { now, tried, key }
+}
+
+fn selectable(
+    instances: usize,
+    algorithm: LoadBalancer,
+    weight: impl Fn(usize) -> u32,
+) -> Selectable {
     let entry = |number| Entry {
         instance: Arc::new(Instance::new(address(number), 2).expect("an address")),
         weight: weight(number),
         ramp: None,
         http2: None,
     };
-    let entries = (0..instances).map(entry).collect();
+    let entries: Vec<Entry> = (0..instances).map(entry).collect();
+    for entry in &entries {
+        let took = Duration::from_millis(3);
+        entry.instance.latency.observe(took, Timestamp::ZERO);
+    }
+    let levels = table(algorithm, &entries).map(|table| {
+        let places: Vec<Option<usize>> = (0..instances).map(Some).collect();
+        Level::new(10_000, Arc::new(table), &places)
+    });
     let policy = Arc::new(Policy::builtin(false));
     Selectable::new(1, entries, Availability::Ready, policy, Vec::new(), false)
+        .hashed(levels.into_iter().collect())
+}
+
+fn table(algorithm: LoadBalancer, entries: &[Entry]) -> Option<Table> {
+    let owner = |entry: &Entry| Owner::new(&entry.instance.address, entry.weight);
+    Table::new(algorithm, entries.iter().map(owner).collect())
+}
+
+/// What a change of the set of instances costs the control thread.
+fn tables(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("table");
+    group.sample_size(10);
+    for (name, algorithm) in [
+        ("ring_hash", LoadBalancer::RingHash),
+        ("maglev", LoadBalancer::Maglev),
+    ] {
+        for instances in [10, 1_000, 10_000] {
+            let set = selectable(instances, LoadBalancer::Random, |_| 1_000);
+            let id = BenchmarkId::new(name, instances);
+            group.bench_function(id, |b| b.iter(|| table(algorithm, &set.entries)));
+        }
+    }
+    group.finish();
 }
 
 fn picks(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("pick");
     for (name, algorithm) in [
         ("p2c_least_request", LoadBalancer::P2cLeastRequest),
+        ("peak_ewma", LoadBalancer::PeakEwma),
+        ("ring_hash", LoadBalancer::RingHash),
+        ("maglev", LoadBalancer::Maglev),
         ("round_robin", LoadBalancer::RoundRobin),
         ("random", LoadBalancer::Random),
     ] {
         for instances in [10, 1_000, 10_000] {
-            let equal = selectable(instances, |_| 1_000);
-            let varied = selectable(instances, |n| if n % 3 == 0 { 3_000 } else { 1_000 });
+            let equal = selectable(instances, algorithm, |_| 1_000);
+            let weight = |n| if n % 3 == 0 { 3_000 } else { 1_000 };
+            let varied = selectable(instances, algorithm, weight);
             for (weights, set) in [("equal", equal), ("weighted", varied)] {
                 let mut rng = fastrand::Rng::with_seed(7);
                 let mut turn = RoundRobinState::default();
@@ -194,7 +253,7 @@ fn picks(criterion: &mut Criterion) {
                 let id = BenchmarkId::new(format!("{name}/{weights}"), instances);
                 group.bench_function(id, |b| {
                     b.iter(|| {
-                        let context = PickContext { now, tried: &[] };
+                        let context = context(algorithm, now, &mut rng);
                         pick(algorithm, &set, &context, &mut rng, &mut turn)
                             .map(|entry| entry.instance.id)
                     });

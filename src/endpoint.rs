@@ -4,6 +4,7 @@
 
 pub mod address;
 pub mod instance;
+pub mod latency;
 pub mod ledger;
 pub mod selectable;
 
@@ -77,6 +78,8 @@ pub struct Endpoint {
     pub cluster: Option<Arc<str>>,
     /// Zone, for locality.
     pub zone: Option<Arc<str>>,
+    /// Its tier: a higher number is used when those of lower ones have too little capacity left.
+    pub priority: u16,
     /// Free metadata.
     pub metadata: Arc<BTreeMap<String, String>>,
 }
@@ -94,6 +97,7 @@ impl Endpoint {
             registration: None,
             cluster: None,
             zone: None,
+            priority: 0,
             metadata: Arc::default(),
         }
     }

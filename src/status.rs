@@ -201,6 +201,10 @@ pub struct UpstreamSummary {
 
 /// One instance with everything that is known of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, only ever listed"
+)]
 pub struct InstanceStatus {
     /// `ip:port`.
     pub instance: String,
@@ -225,6 +229,15 @@ pub struct InstanceStatus {
     pub check_passes: Option<bool>,
     /// What the last check said.
     pub check_message: Option<String>,
+    /// Zone, where the registry tells it.
+    #[serde(default)]
+    pub zone: Option<String>,
+    /// Its tier; 0 is asked first.
+    #[serde(default)]
+    pub priority: u16,
+    /// It is one of those that are asked first: of the subset, the lowest priority, near.
+    #[serde(default)]
+    pub preferred: bool,
     /// Cluster in the registry.
     pub cluster: Option<String>,
     /// Metadata.

@@ -242,22 +242,24 @@ impl Worker {
         upstream: &Upstream,
         algorithm: LoadBalancer,
         selectable: &'a Selectable,
-        tried: &[u64],
-        now: Timestamp,
+        context: &PickContext<'_>,
     ) -> Option<&'a Entry> {
-        let context = PickContext { now, tried };
         let mut rng = self.rng.borrow_mut();
         match algorithm {
-            LoadBalancer::P2cLeastRequest | LoadBalancer::Random => {
+            LoadBalancer::P2cLeastRequest
+            | LoadBalancer::PeakEwma
+            | LoadBalancer::Random
+            | LoadBalancer::RingHash
+            | LoadBalancer::Maglev => {
                 let mut unused = RoundRobinState::default();
-                balancer::pick(algorithm, selectable, &context, &mut rng, &mut unused)
+                balancer::pick(algorithm, selectable, context, &mut rng, &mut unused)
             }
             LoadBalancer::RoundRobin => {
                 let mut places = self.round_robins.borrow_mut();
                 // Each lane has a place of its own; an upstream is larger than there are lanes.
                 let key = std::ptr::from_ref(upstream).addr() + usize::from(selectable.lane);
                 let place = places.entry(key).or_default();
-                balancer::pick(algorithm, selectable, &context, &mut rng, place)
+                balancer::pick(algorithm, selectable, context, &mut rng, place)
             }
         }
     }

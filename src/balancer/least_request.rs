@@ -3,7 +3,7 @@
 //! Load Balancing" (2001). Drawing by weight keeps the shares at low load, where nothing is in
 //! flight anywhere.
 
-use super::{PickContext, TRIES};
+use super::{PickContext, draw};
 use crate::endpoint::selectable::{Entry, Selectable};
 
 pub(super) fn pick<'a>(
@@ -30,20 +30,4 @@ fn load(entry: &Entry) -> (u64, u64) {
         u64::from(entry.instance.in_flight()),
         u64::from(entry.weight),
     )
-}
-
-fn draw<'a>(
-    selectable: &'a Selectable,
-    context: &PickContext<'_>,
-    rng: &mut fastrand::Rng,
-    other_than: Option<&Entry>,
-) -> Option<&'a Entry> {
-    for _ in 0..TRIES {
-        let entry = selectable.sample(rng)?;
-        let other = other_than.is_none_or(|o| o.instance.id != entry.instance.id);
-        if other && context.allows(entry) && context.accepts(entry, rng) {
-            return Some(entry);
-        }
-    }
-    None
 }

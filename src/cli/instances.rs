@@ -69,7 +69,11 @@ pub(super) fn table(mut instances: Vec<InstanceStatus>, wide: bool) -> Table {
             "CONNS",
             "EJECTED",
             "NEXT PROBE",
+            "ZONE",
             "CLUSTER",
+            "PRIORITY",
+            "PREFERRED",
+            "CHECK",
         ]);
     }
     head.push("WHY");
@@ -91,7 +95,11 @@ pub(super) fn table(mut instances: Vec<InstanceStatus>, wide: bool) -> Table {
             row.push(instance.connections.to_string());
             row.push(format!("{} times", instance.times_ejected));
             row.push(dash(instance.next_probe_at.unwrap_or_default()));
+            row.push(dash(instance.zone.unwrap_or_default()));
             row.push(dash(instance.cluster.unwrap_or_default()));
+            row.push(instance.priority.to_string());
+            row.push(if instance.preferred { "yes" } else { "no" }.to_owned());
+            row.push(dash(instance.check_message.unwrap_or_default()));
         }
         row.push(instance.why);
         table.row(tone, row);

@@ -68,6 +68,7 @@ codes! {
     FEW_OPEN_FILES = 114: "Preflight: the limit of open files is lower than the configuration may need; connections beyond it are refused.",
     FOLDER_ABSENT = 115: "Preflight: a folder that the configuration writes to does not exist.",
     ROUTE_SHADOWED = 116: "A route never gets a request, because one before it in the list takes all that it could match.",
+    NO_HOME = 117: "locality.prefer has nothing to compare instances with: the app's own zone or cluster is not known. All instances count as equally near.",
 }
 
 impl Code {

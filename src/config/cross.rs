@@ -13,7 +13,7 @@ use super::parse::address::collide;
 use super::parse::reader::{Context, Field, list};
 use super::passthrough::PASSTHROUGH_REGISTRY;
 use super::suggest;
-use super::types::{Config, Listen, Register, RegistryKind, Service, grpc_port};
+use super::types::{Config, Listen, Prefer, Register, RegistryKind, Service, grpc_port};
 
 /// Where things stand.
 pub(crate) struct Places<'p, 'a> {
@@ -58,6 +58,7 @@ pub(crate) fn check(config: &Config, places: &Places<'_, '_>) {
     addresses(config, places);
     hosts(config, places);
     aliases(config, places);
+    homes(config, places);
     register::check(places.register, &config.registries, places.registries);
 }
 
@@ -139,6 +140,23 @@ fn dns_names(config: &Config, places: &Places<'_, '_>) {
             let message = format!("service `{}`: {what}", service.name);
             places.context.report(Code::ADDRESS, &place, message, help);
         }
+    }
+}
+
+/// Who prefers what is near must know where the app is.
+fn homes(config: &Config, places: &Places<'_, '_>) {
+    let services = config.services.values().filter(|service| {
+        let locality = &service.balancing.locality;
+        locality.prefer != Prefer::None && locality.home.is_none()
+    });
+    for service in services {
+        let message = format!(
+            "service `{}` prefers what is near, and nothing says where the app is",
+            service.name
+        );
+        let help = "set `app.zone`";
+        let place = places.service(&service.name, "locality");
+        places.context.report(Code::NO_HOME, &place, message, help);
     }
 }
 

@@ -2,6 +2,7 @@
 //! `defaults` and of services stand under `service`, those of any registry under `registry`. A test
 //! holds up that no key is without a line and no line without a key.
 
+mod picking;
 mod policy;
 mod register;
 mod route;
@@ -16,6 +17,7 @@ pub(crate) fn describe(path: &str) -> Option<&'static str> {
 /// Key and line of every key.
 pub(crate) fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
     let services = service::KEYS.iter().chain(route::KEYS);
+    let services = services.chain(picking::KEYS);
     let more = services
         .chain(MORE)
         .chain(policy::KEYS)

@@ -4,6 +4,7 @@
 
 pub(crate) mod address;
 pub(crate) mod app;
+mod balancing;
 pub(crate) mod code_set;
 pub(crate) mod endpoint;
 pub(crate) mod health;

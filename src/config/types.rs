@@ -12,10 +12,12 @@ use crate::endpoint::Endpoint;
 use super::passthrough::Passthrough;
 use super::settings::Inputs;
 
+mod balancing;
 mod register;
 mod registry;
 mod route;
 
+pub use balancing::{Balancing, HashOn, LoadBalancer, Locality, Prefer, Subset, SubsetFallback};
 pub use register::{
     Advertise, AdvertiseAddress, AppCheck, AppCheckKind, Hook, JsonRule, Management, Register,
 };
@@ -280,7 +282,7 @@ pub struct Service {
     /// What instances see as Host.
     pub host_header: HostHeader,
     /// How an instance is picked.
-    pub load_balancer: LoadBalancer,
+    pub balancing: Balancing,
     /// Time limits.
     pub timeout: Timeouts,
     /// Second tries.
@@ -330,17 +332,6 @@ pub enum HostHeader {
     Instance,
     /// This text.
     Text(Arc<str>),
-}
-
-/// `load_balancer`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoadBalancer {
-    /// Least requests in flight per weight, of two random ones.
-    P2cLeastRequest,
-    /// Smooth weighted round robin.
-    RoundRobin,
-    /// Weighted random.
-    Random,
 }
 
 /// `timeout`. `None` = no limit, unless said.
@@ -474,7 +465,18 @@ pub enum HealthCheckKind {
         path: Arc<str>,
         /// Default 200-399.
         expect: crate::outlier::policy::CodeSet,
+        /// A text that its body has.
+        body: Option<Arc<str>>,
+        /// A value of its body.
+        json: Option<JsonRule>,
     },
+    /// The standard health service of gRPC says SERVING.
+    Grpc {
+        /// Asked for; empty: the server as a whole.
+        service: Arc<str>,
+    },
+    /// A program ends with 0. Its name and its arguments.
+    Exec(Vec<String>),
 }
 
 /// `when_all_unhealthy`.

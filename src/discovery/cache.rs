@@ -95,6 +95,8 @@ struct Entry {
     registration: Option<String>,
     cluster: Option<String>,
     zone: Option<String>,
+    #[serde(default)]
+    priority: u16,
     metadata: BTreeMap<String, String>,
 }
 
@@ -234,6 +236,7 @@ impl Entry {
             registration: text(&endpoint.registration),
             cluster: text(&endpoint.cluster),
             zone: text(&endpoint.zone),
+            priority: endpoint.priority,
             metadata: (*endpoint.metadata).clone(),
         }
     }
@@ -250,6 +253,7 @@ impl Entry {
             registration: text(&self.registration),
             cluster: text(&self.cluster),
             zone: text(&self.zone),
+            priority: self.priority,
             metadata: Arc::new(self.metadata.clone()),
         })
     }
@@ -336,6 +340,7 @@ mod tests {
         endpoint.weight = Weight::from_number(2.5).0;
         endpoint.healthy = false;
         endpoint.zone = Some("a".into());
+        endpoint.priority = 3;
         endpoint.metadata = Arc::new(BTreeMap::from([("k".to_owned(), "v".to_owned())]));
         EndpointSet {
             endpoints: vec![endpoint].into(),

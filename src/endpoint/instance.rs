@@ -12,6 +12,7 @@ use http::HeaderValue;
 use http::uri::Authority;
 
 use super::Address;
+use super::latency::Latency;
 use super::ledger::Ledger;
 use crate::clock::Timestamp;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
@@ -91,6 +92,8 @@ pub struct Instance {
     pub authority: Authority,
     /// The address as a header value.
     pub host_value: HeaderValue,
+    /// How long it takes; kept where `peak_ewma` balances.
+    pub latency: Latency,
     cells: Box<[Cell]>,
     times: OnceLock<Box<[TimesCell]>>,
     /// By the slot of a lane; there only where routes are judged.
@@ -114,6 +117,7 @@ impl Instance {
             address,
             authority,
             host_value,
+            latency: Latency::default(),
             cells: (0..workers.max(1)).map(|_| Cell::default()).collect(),
             times: OnceLock::new(),
             ledgers: OnceLock::new(),

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::instance::Instance;
+use crate::balancer::hashing::Level;
 use crate::clock::Timestamp;
 use crate::outlier::LeaseId;
 use crate::outlier::policy::Policy;
@@ -18,6 +19,9 @@ pub struct Selectable {
     pub version: u64,
     /// Pickable instances, in the registry's order.
     pub entries: Box<[Entry]>,
+    /// Instances that may be picked and get no traffic by themselves, by level, the preferred first:
+    /// a request that has tried all entries goes on with them.
+    pub spare: Box<[Box<[Entry]>]>,
     /// Running sums of the weights, for weighted picks; empty when all weights are equal.
     cumulative: Box<[u64]>,
     /// Whether any entry is in its ramp.
@@ -38,6 +42,8 @@ pub struct Selectable {
     pub rest: u8,
     /// Something is ejected: note when requests come by that could serve as a trial.
     pub watch_requests: bool,
+    /// Tables of consistent hashing, where that balances.
+    pub hashing: Box<[Level]>,
 }
 
 /// A pickable instance.
@@ -183,6 +189,8 @@ impl Selectable {
             route: None,
             rest: 0,
             watch_requests,
+            hashing: Box::default(),
+            spare: Box::default(),
         }
     }
 
@@ -197,6 +205,29 @@ impl Selectable {
         let mut lists = self.lanes.iter().flatten();
         let named = lists.find(|list| list.route.as_deref() == Some(route));
         named.map_or_else(|| self.of_lane(self.rest), |list| &**list)
+    }
+
+    /// With levels that get no traffic by themselves.
+    pub fn with_spare(mut self, levels: Vec<Vec<Entry>>) -> Self {
+        self.spare = levels.into_iter().map(Vec::into_boxed_slice).collect();
+        self
+    }
+
+    /// How many may be picked.
+    pub fn pickable(&self) -> usize {
+        self.entries.len() + self.spare.iter().map(|level| level.len()).sum::<usize>()
+    }
+
+    /// Whether one is left that was not tried.
+    pub fn untried(&self, tried: &[u64]) -> bool {
+        let mut all = self.entries.iter().chain(self.spare.iter().flatten());
+        all.any(|entry| !tried.contains(&entry.instance.id))
+    }
+
+    /// With tables of consistent hashing.
+    pub fn hashed(mut self, levels: Vec<Level>) -> Self {
+        self.hashing = levels.into();
+        self
     }
 
     /// Before the registry's first answer.

@@ -1,56 +1,71 @@
-//! The checks: a TCP connect, an HTTP GET, and for trials without a configured check the standard
-//! health service of gRPC. Each is one connection of its own, beside the pools.
+//! The checks: a TCP connect, an HTTP GET, the standard health service of gRPC, a program. Each is one
+//! connection of its own, beside the pools.
+//! Next: `health/http.rs`, `health/grpc.rs`, `health/exec.rs`; what an answer must be is
+//! `health/expect.rs`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Method, Request, StatusCode, Uri, Version};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
+use super::exec;
+use super::expect::Expectation;
+use super::grpc::{self, Checked, UNIMPLEMENTED, WatchEnd};
+use super::http::{Answer, get_http1, get_http2};
 use crate::endpoint::Address;
 use crate::outlier::classify::{OutcomeClass, classify_grpc, classify_http};
-use crate::outlier::policy::{CodeSet, Policy};
+use crate::outlier::policy::Policy;
+use crate::protocol::grpc_health::Serving;
 
-/// Bytes of an answer's body that are read, so that the connection ends in good order.
-const MAX_BODY: usize = 64 * 1024;
-
-/// What a check does.
+/// What a check does; one for all instances of an upstream.
 #[derive(Clone, Debug)]
 pub enum Check {
     /// A TCP connection is accepted.
     Tcp,
-    /// A GET, judged by its status.
-    Http {
-        /// Path and query.
-        path: String,
-        /// Host.
-        host: String,
-        /// Over HTTP/2 with prior knowledge.
-        http2: bool,
-        /// Statuses that are good; `None`: everything that is no failure under the policy.
-        expect: Option<CodeSet>,
-    },
-    /// `grpc.health.v1.Health/Check`; UNIMPLEMENTED is a good answer.
-    Grpc {
-        /// Authority.
-        host: String,
-    },
-    /// `grpc.health.v1.Health/Check` must answer SERVING.
-    GrpcServing {
-        /// Authority.
-        host: String,
-        /// Asked for; empty: the server as a whole.
-        service: String,
-    },
+    /// A GET.
+    Http(Arc<HttpCheck>),
+    /// The standard health service of gRPC.
+    Grpc(Arc<GrpcCheck>),
+    /// A program.
+    Exec(Arc<ExecCheck>),
+}
+
+/// A GET, and what its answer must be.
+#[derive(Clone, Debug)]
+pub struct HttpCheck {
+    /// Path and query.
+    pub path: Arc<str>,
+    /// Host; `None`: the address.
+    pub host: Option<Arc<str>>,
+    /// Over HTTP/2 with prior knowledge.
+    pub http2: bool,
+    /// Without a status everything is good that is no failure under the policy.
+    pub expect: Expectation,
+}
+
+/// `grpc.health.v1.Health/Check`.
+#[derive(Clone, Debug)]
+pub struct GrpcCheck {
+    /// Authority; `None`: the address.
+    pub host: Option<Arc<str>>,
+    /// It must answer SERVING for this service (empty: the server as a whole). `None`: whatever shows
+    /// that the server is there is good, UNIMPLEMENTED too.
+    pub service: Option<Arc<str>>,
+}
+
+/// A program that ends with 0.
+#[derive(Clone, Debug)]
+pub struct ExecCheck {
+    /// It and its arguments.
+    pub command: Vec<String>,
+    /// Told to it as `CHECK_SERVICE`.
+    pub service: Arc<str>,
 }
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// As an outcome of the instance.
+    /// As an outcome of the instance; ignored: something was wrong on our side.
     pub class: OutcomeClass,
     /// For people.
     pub message: String,
@@ -71,6 +86,10 @@ impl Verdict {
         }
     }
 
+    fn of(result: Result<String, String>) -> Self {
+        result.map_or_else(Self::failed, Self::good)
+    }
+
     /// Whether it is good.
     pub fn is_good(&self) -> bool {
         self.class == OutcomeClass::Success
@@ -79,33 +98,40 @@ impl Verdict {
 
 /// Runs a check against `address` within `timeout`.
 pub async fn run(check: &Check, address: &Address, timeout: Duration, policy: &Policy) -> Verdict {
+    if let Check::Exec(check) = check {
+        return run_program(check, address, timeout).await;
+    }
     let work = async {
         let stream = match TcpStream::connect(address.as_str()).await {
             Ok(stream) => stream,
+            Err(error) if crate::upstream::connect::is_our_own(&error) => {
+                return Verdict {
+                    class: OutcomeClass::Ignored,
+                    message: format!("not checked, no connection on our side: {error}"),
+                };
+            }
             Err(error) => return Verdict::failed(format!("no connection: {error}")),
         };
         match check {
-            Check::Tcp => Verdict::good("the connection was accepted"),
-            Check::Http {
-                path,
-                host,
-                http2,
-                expect,
-            } => {
-                let answer = if *http2 {
-                    get_http2(stream, path, host).await
+            Check::Tcp | Check::Exec(_) => Verdict::good("the connection was accepted"),
+            Check::Http(check) => {
+                let host = check.host.as_deref().unwrap_or(address.as_str());
+                let body = check.expect.reads_body();
+                let answer = if check.http2 {
+                    get_http2(stream, &check.path, host, body).await
                 } else {
-                    get_http1(stream, path, host).await
+                    get_http1(stream, &check.path, host, body).await
                 };
-                judge_http(answer, expect.as_ref(), policy)
+                judge_http(answer, &check.expect, policy)
             }
-            Check::Grpc { host } => judge_grpc(grpc_health(stream, host, "").await, policy),
-            Check::GrpcServing { host, service } => {
-                match grpc_health(stream, host, service).await {
-                    Ok(Some(0)) => Verdict::good("SERVING"),
-                    Ok(Some(code)) => Verdict::failed(format!("grpc-status {code}")),
-                    Ok(None) => Verdict::failed("no grpc-status"),
-                    Err(error) => Verdict::failed(error),
+            Check::Grpc(check) => {
+                let host = check.host.as_deref().unwrap_or(address.as_str());
+                let service = check.service.as_deref();
+                let answer = grpc::check(stream, host, service.unwrap_or_default()).await;
+                match (answer, service) {
+                    (Err(error), _) => Verdict::failed(error),
+                    (Ok(answer), Some(_)) => judge_serving(answer),
+                    (Ok(answer), None) => judge_grpc(answer, policy),
                 }
             }
         }
@@ -115,33 +141,80 @@ pub async fn run(check: &Check, address: &Address, timeout: Duration, policy: &P
         .unwrap_or_else(|_| Verdict::failed(format!("no answer within {timeout:?}")))
 }
 
-fn judge_http(
-    answer: Result<StatusCode, String>,
-    expect: Option<&CodeSet>,
-    policy: &Policy,
-) -> Verdict {
-    let status = match answer {
-        Ok(status) => status.as_u16(),
-        Err(error) => return Verdict::failed(error),
-    };
-    let message = format!("answered {status}");
-    match expect {
-        Some(expect) if expect.contains(status) => Verdict::good(message),
-        Some(_) => Verdict::failed(format!("{message}, which is not expected")),
-        None => Verdict {
-            class: classify_http(status, policy),
-            message,
-        },
+/// Watches an instance by the health service of gRPC; `tell` hears every status. Connecting and the
+/// first answer must come within `timeout`.
+pub async fn watch(
+    check: &GrpcCheck,
+    address: &Address,
+    timeout: Duration,
+    tell: impl FnMut(Serving),
+) -> WatchEnd {
+    let connected = tokio::time::timeout(timeout, TcpStream::connect(address.as_str())).await;
+    match connected {
+        Ok(Ok(stream)) => {
+            let host = check.host.as_deref().unwrap_or(address.as_str());
+            let service = check.service.as_deref().unwrap_or_default();
+            Box::pin(grpc::watch(stream, host, service, tell)).await
+        }
+        Ok(Err(error)) => WatchEnd::Over(format!("no connection: {error}")),
+        Err(_) => WatchEnd::Over(format!("no connection within {timeout:?}")),
     }
 }
 
-fn judge_grpc(answer: Result<Option<u32>, String>, policy: &Policy) -> Verdict {
-    const UNIMPLEMENTED: u32 = 12;
-    match answer {
-        Ok(Some(code)) if code == 0 || code == UNIMPLEMENTED => {
+async fn run_program(check: &ExecCheck, address: &Address, timeout: Duration) -> Verdict {
+    let (host, port) = address.as_str().rsplit_once(':').unwrap_or_default();
+    let environment = [
+        ("CHECK_ADDRESS", address.to_string()),
+        ("CHECK_HOST", host.to_owned()),
+        ("CHECK_PORT", port.to_owned()),
+        ("CHECK_SERVICE", check.service.to_string()),
+    ];
+    match exec::program(&check.command, &environment, timeout).await {
+        Ok(said) if said.is_empty() => Verdict::good("the program ended with 0"),
+        other => Verdict::of(other),
+    }
+}
+
+fn judge_http(answer: Result<Answer, String>, expect: &Expectation, policy: &Policy) -> Verdict {
+    let (status, body) = match answer {
+        Ok(answer) => answer,
+        Err(error) => return Verdict::failed(error),
+    };
+    match expect.judge(status, &body) {
+        Ok(message) if expect.status.is_none() => Verdict {
+            class: classify_http(status, policy),
+            message,
+        },
+        judged => Verdict::of(judged),
+    }
+}
+
+fn judge_serving(answer: Checked) -> Verdict {
+    Verdict::of(match (answer.code, answer.serving) {
+        (Some(0), Some(Serving::Serving)) => Ok("SERVING".to_owned()),
+        (Some(0), Some(other)) => Err(format!(
+            "its health service says that it is not serving: {}",
+            other.as_str()
+        )),
+        (Some(0), None) => Err("its health service says nothing".to_owned()),
+        (Some(UNIMPLEMENTED), _) => Err("it has no health service (grpc-status 12)".to_owned()),
+        (Some(5), _) => {
+            Err("its health service does not know the service (grpc-status 5)".to_owned())
+        }
+        (Some(code), _) => Err(format!("grpc-status {code}")),
+        (None, _) => Err("no grpc-status".to_owned()),
+    })
+}
+
+fn judge_grpc(answer: Checked, policy: &Policy) -> Verdict {
+    match (answer.code, answer.serving) {
+        (Some(0), serving) if serving != Some(Serving::Serving) => {
+            Verdict::failed("its health service says that it is not serving")
+        }
+        (Some(code), _) if code == 0 || code == UNIMPLEMENTED => {
             Verdict::good(format!("grpc-status {code}"))
         }
-        Ok(code) => {
+        (code, _) => {
             let text = code.map_or_else(
                 || "no grpc-status".to_owned(),
                 |c| format!("grpc-status {c}"),
@@ -151,133 +224,5 @@ fn judge_grpc(answer: Result<Option<u32>, String>, policy: &Policy) -> Verdict {
                 message: text,
             }
         }
-        Err(error) => Verdict::failed(error),
-    }
-}
-
-async fn get_http1(stream: TcpStream, path: &str, host: &str) -> Result<StatusCode, String> {
-    let request = Request::get(path)
-        .header("host", host)
-        .header("user-agent", "outrigger-check")
-        .header("connection", "close")
-        .body(Full::<Bytes>::default())
-        .map_err(|e| e.to_string())?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|e| e.to_string())?;
-    let exchange = async {
-        let response = sender
-            .send_request(request)
-            .await
-            .map_err(|e| e.to_string())?;
-        let status = response.status();
-        // The status decides; the rest is read out of courtesy.
-        let _rest = Limited::new(response.into_body(), MAX_BODY).collect().await;
-        Ok(status)
-    };
-    drive(exchange, connection).await
-}
-
-async fn get_http2(stream: TcpStream, path: &str, host: &str) -> Result<StatusCode, String> {
-    let request = http2_request(Method::GET, path, host, Bytes::new())?;
-    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-        .await
-        .map_err(|e| e.to_string())?;
-    let exchange = async {
-        let response = sender
-            .send_request(request)
-            .await
-            .map_err(|e| e.to_string())?;
-        Ok(response.status())
-    };
-    drive(exchange, connection).await
-}
-
-async fn grpc_health(stream: TcpStream, host: &str, service: &str) -> Result<Option<u32>, String> {
-    let body = health_request(service)?;
-    let mut request = http2_request(Method::POST, "/grpc.health.v1.Health/Check", host, body)?;
-    let headers = request.headers_mut();
-    headers.insert(
-        "content-type",
-        http::HeaderValue::from_static("application/grpc"),
-    );
-    headers.insert("te", http::HeaderValue::from_static("trailers"));
-    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-        .await
-        .map_err(|e| e.to_string())?;
-    let exchange = async {
-        let response = sender
-            .send_request(request)
-            .await
-            .map_err(|e| e.to_string())?;
-        let in_head = status_of(response.headers());
-        let body = Limited::new(response.into_body(), MAX_BODY);
-        let whole = body.collect().await.map_err(|e| e.to_string())?;
-        let code = in_head.or_else(|| whole.trailers().and_then(status_of));
-        let serving = in_head.is_some() || is_serving(&whole.to_bytes());
-        if code == Some(0) && !serving {
-            return Err("its health service says that it is not serving".to_owned());
-        }
-        Ok(code)
-    };
-    drive(exchange, connection).await
-}
-
-/// A `HealthCheckRequest` whose `service` (field 1) this is, behind a flag byte and four of length.
-fn health_request(service: &str) -> Result<Bytes, String> {
-    let Ok(length) = u8::try_from(service.len()) else {
-        return Err("the name of the service is too long".to_owned());
-    };
-    if length > 125 {
-        return Err("the name of the service is too long".to_owned());
-    }
-    let mut body = vec![0, 0, 0, 0, 0];
-    if length > 0 {
-        body = vec![0, 0, 0, 0, length + 2, 0x0a, length];
-        body.extend(service.bytes());
-    }
-    Ok(Bytes::from(body))
-}
-
-/// `HealthCheckResponse.status` (field 1) is SERVING (1).
-fn is_serving(bytes: &[u8]) -> bool {
-    bytes.get(5..7) == Some(&[0x08, 0x01])
-}
-
-fn status_of(headers: &http::HeaderMap) -> Option<u32> {
-    headers.get("grpc-status")?.to_str().ok()?.parse().ok()
-}
-
-fn http2_request(
-    method: Method,
-    path: &str,
-    host: &str,
-    body: Bytes,
-) -> Result<Request<Full<Bytes>>, String> {
-    let uri = Uri::builder()
-        .scheme("http")
-        .authority(host)
-        .path_and_query(path)
-        .build()
-        .map_err(|e| e.to_string())?;
-    Request::builder()
-        .method(method)
-        .uri(uri)
-        .version(Version::HTTP_2)
-        .header("user-agent", "outrigger-check")
-        .body(Full::new(body))
-        .map_err(|e| e.to_string())
-}
-
-/// Runs an exchange together with its connection.
-async fn drive<T>(
-    exchange: impl Future<Output = Result<T, String>>,
-    connection: impl Future<Output = Result<(), hyper::Error>>,
-) -> Result<T, String> {
-    let (mut exchange, mut connection) = (std::pin::pin!(exchange), std::pin::pin!(connection));
-    tokio::select! {
-        biased;
-        done = exchange.as_mut() => done,
-        _ended = connection.as_mut() => exchange.await,
     }
 }

@@ -40,6 +40,13 @@ impl HealthCounter {
         None
     }
 
+    /// Takes a verdict that counts alone. Whether it is another one.
+    pub fn set(&mut self, passing: bool) -> bool {
+        self.seen = true;
+        self.against = 0;
+        std::mem::replace(&mut self.passing, passing) != passing
+    }
+
     /// The verdict.
     pub const fn passing(&self) -> bool {
         self.passing
@@ -68,6 +75,16 @@ mod tests {
                 .collect::<Vec<_>>(),
             [false]
         );
+    }
+
+    #[test]
+    fn a_verdict_that_is_told_counts_alone() {
+        let mut counter = HealthCounter::new(2, 3);
+        assert!(!counter.set(true));
+        assert!(counter.set(false));
+        assert!(!counter.passing());
+        assert_eq!(counter.record(true), None);
+        assert_eq!(counter.record(true), Some(true));
     }
 
     #[test]

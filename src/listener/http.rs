@@ -25,6 +25,7 @@ use super::head::{self, HeadLimits};
 use super::lookup::{look_up, own_port};
 use super::reply::{self, ReplyContext};
 use super::request::RequestGuard;
+use crate::balancer::hash::key_of;
 use crate::clock::Timestamp;
 use crate::config::types::Via;
 use crate::error::{Reason, Refusal};
@@ -395,6 +396,10 @@ fn dispatch(
     let service = route.service(rule);
     let host = passed_host(service, &parts.uri, came.as_ref(), loopback);
     let upgrade = on_upgrade.is_some();
+    let hash_key = service.balancing.hash.as_ref().and_then(|on| {
+        let source = connection.peer.map(|peer| peer.ip());
+        key_of(on, &parts.headers, target.path(), source)
+    });
     asked.trailers |= headers::clean_request(&mut parts.headers, seen, upgrade);
     dress(
         &worker,
@@ -450,6 +455,7 @@ fn dispatch(
             time,
             moment: at_once.then_some(started),
             upgrade,
+            hash_key,
             guard,
             course: Course::default(),
             rule,

@@ -21,15 +21,15 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::task::AbortHandle;
 
+use crate::balancer::hashing::Table;
+use crate::balancer::levels::Rank;
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{AttemptTimeout, HealthCheckKind, Protocol, Service};
 use crate::discovery::ServiceView;
 use crate::endpoint::instance::Instance;
 use crate::endpoint::{Address, Endpoint};
 use crate::health::checker::Verdict;
-use crate::health::counter::HealthCounter;
 use crate::journal::Journal;
 use crate::outlier::book::{Book, Order, Signed};
 use crate::outlier::detector::{Refusal, Remembered};
@@ -40,6 +40,7 @@ use crate::outlier::{Detector, Input, Jitter, LeaseId, UpstreamFacts};
 use crate::state_file::format::KeptUpstream;
 use crate::status::{Decisions, OverrideDone, OverrideRefused, UpstreamStatus};
 use crate::upstream::Upstream;
+use checks::{Checks, Health, Heard};
 
 /// Jitter of probe intervals: up to this many per cent are added.
 const JITTER_PERCENT: u32 = 10;
@@ -137,6 +138,10 @@ struct Member {
     instance: Arc<Instance>,
     /// Offered by the registry: enabled, weight above zero, not draining, healthy (or panic).
     routable: bool,
+    /// Not of the subset, and nobody outside of it may stand in.
+    outside: bool,
+    /// When it came, unless it was there from the start.
+    born: Option<Timestamp>,
     /// Successes already fed to the detector.
     fed: u64,
     /// Times of answers already fed; where the policy asks.
@@ -156,27 +161,14 @@ struct Story {
     failed_probe: Option<String>,
 }
 
-#[derive(Debug)]
-struct Health {
-    counter: HealthCounter,
-    message: String,
-    task: AbortHandle,
-}
-
-impl Drop for Health {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 /// What checks report.
 #[derive(Debug)]
 enum Checked {
-    /// A periodic check of an instance.
-    Health {
+    /// The watch of an instance.
+    Watched {
         address: Address,
         instance: u64,
-        verdict: Verdict,
+        heard: Heard,
     },
     /// A synthetic trial.
     Trial {
@@ -209,6 +201,8 @@ pub struct Driver {
     version: u64,
     seen_version: Option<u64>,
     source_closed: bool,
+    /// There was a set of endpoints: who comes from now on is new.
+    settled: bool,
     last_resort: bool,
     last_eligible: Timestamp,
     last_request: Timestamp,
@@ -223,15 +217,20 @@ pub struct Driver {
     /// Whose overrides ended at the latest look into the book.
     ended_now: Vec<Address>,
     publish_due: bool,
+    /// Of the snapshot in force.
+    tables: Vec<Arc<Table>>,
+    /// The level that is asked first.
+    preferred: Option<Rank>,
     /// When the youngest ramp ends and the snapshot can forget it.
     ramp_ends: Option<Timestamp>,
     checked: (mpsc::Sender<Checked>, mpsc::Receiver<Checked>),
     /// Where routes are judged.
     lanes: Option<Lanes>,
-    /// Of all jitter.
-    seed: u64,
     /// The route whose decision is told of now.
     telling_of: Option<Arc<str>>,
+    checks: Option<Checks>,
+    /// Of all jitter.
+    seed: u64,
     /// Until the first set of endpoints.
     recalled: Option<Recalled>,
     touched: Arc<Notify>,
@@ -259,6 +258,7 @@ impl Driver {
             version: 0,
             seen_version: None,
             source_closed: false,
+            settled: false,
             last_resort: false,
             last_eligible: Timestamp::ZERO,
             last_request: Timestamp::ZERO,
@@ -270,11 +270,14 @@ impl Driver {
             order_answer: None,
             ended_now: Vec::new(),
             publish_due: true,
+            tables: Vec::new(),
+            preferred: None,
             ramp_ends: None,
             checked: mpsc::channel(256),
             lanes: None,
-            seed: start.seed,
             telling_of: None,
+            checks: None,
+            seed: start.seed,
             recalled: Some(start.recalled),
             touched: start.touched,
         }
@@ -287,13 +290,8 @@ impl Driver {
         self.carry_out();
         loop {
             let upstream = Arc::clone(&self.upstream);
-            let wake = self.next_wake();
-            let timer = async {
-                match wake {
-                    Some(at) => tokio::time::sleep_until(self.clock.instant(at)).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let timer = until(self.clock, self.next_wake());
+            let check_due = until(self.clock, self.start_due_checks());
             tokio::select! {
                 biased;
                 command = commands.recv() => match command {
@@ -330,8 +328,11 @@ impl Driver {
                         self.checked(checked);
                     }
                 }
+                // The many that change nothing cost no look at the counters.
+                ended = checks::ended(&mut self.checks) => self.checks_ended(ended),
                 () = upstream.woken() => self.feed(),
                 () = timer => self.feed(),
+                () = check_due => {}
             }
             self.carry_out();
         }
@@ -373,6 +374,10 @@ impl Driver {
         self.feed();
         let now = self.clock.now();
         let checks_changed = settings.service.health_check != self.service.health_check;
+        if settings.service.balancing.subset != self.service.balancing.subset {
+            // Read the set anew: others may be routable now.
+            self.seen_version = None;
+        }
         self.service = settings.service;
         self.detector
             .handle(Input::Facts(facts_of(&self.service)), now);
@@ -409,6 +414,14 @@ impl Driver {
         self.members.clear();
         self.order.clear();
         self.publish();
+    }
+}
+
+/// At that time, if there is one.
+async fn until(clock: Clock, at: Option<Timestamp>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(clock.instant(at)).await,
+        None => std::future::pending().await,
     }
 }
 

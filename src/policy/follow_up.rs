@@ -102,7 +102,7 @@ impl Follow<'_> {
     pub(super) fn possible(&self) -> bool {
         let (retry, upstream) = (self.retry, self.upstream);
         let selectable = upstream.selectable();
-        let untried = selectable.of_lane(self.lane).entries.len() > self.tried.len() + 1;
+        let untried = selectable.of_lane(self.lane).pickable() > self.tried.len() + 1;
         let now = self.worker.clock.now();
         let requests = upstream.cells.requests();
         self.attempts < retry.max_attempts

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::config::types::LoadBalancer;
 use crate::endpoint::instance::{FailureRecord, Instance};
 use crate::metrics::cells::IgnoredCause;
 use crate::outlier::LeaseId;
@@ -14,6 +15,9 @@ use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::router::Route;
 use crate::upstream::TrialReport;
 use crate::worker::Worker;
+
+/// The least latency that a failure stands for where `peak_ewma` balances.
+const FAILED_AFTER: Duration = Duration::from_secs(1);
 
 /// Watches one attempt at one instance.
 #[derive(Debug)]
@@ -143,6 +147,17 @@ impl AttemptGuard {
         });
     }
 
+    /// Who fails at once must not look fast: a failure counts as an answer after [`FAILED_AFTER`], or
+    /// as long as it took.
+    fn failed_slowly(&self) {
+        if self.route.settings.service.balancing.load_balancer != LoadBalancer::PeakEwma {
+            return;
+        }
+        let now = self.worker.clock.now();
+        let took = now.since(self.sent_at).max(FAILED_AFTER);
+        self.instance.latency.observe(took, now);
+    }
+
     fn report(
         &mut self,
         class: OutcomeClass,
@@ -175,6 +190,9 @@ impl AttemptGuard {
             }
             OutcomeClass::Success => {}
             OutcomeClass::NetworkError | OutcomeClass::BusinessError => {
+                if class == OutcomeClass::NetworkError {
+                    self.failed_slowly();
+                }
                 let record = FailureRecord {
                     class,
                     kind: kind.unwrap_or(ErrorKind::Protocol),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::retry::{self, Trigger};
 use super::stack::{Course, Exchange};
+use crate::balancer::PickContext;
 use crate::clock::Timestamp;
 use crate::config::types::AttemptTimeout;
 use crate::endpoint::instance::Instance;
@@ -37,12 +38,16 @@ impl Exchange {
         if selectable.watch_requests || !self.course.full.is_empty() {
             return None;
         }
-        let algorithm = self.service().load_balancer;
-        let (upstream, now) = (&self.route.upstream, self.time.started());
-        let tried = &self.course.tried;
+        let algorithm = self.service().balancing.load_balancer;
+        let upstream = &self.route.upstream;
+        let context = PickContext {
+            now: self.time.started(),
+            tried: &self.course.tried,
+            key: self.hash_key,
+        };
         let entry = self
             .worker
-            .pick(upstream, algorithm, selectable, tried, now)?;
+            .pick(upstream, algorithm, selectable, &context)?;
         Some(Picked {
             instance: Arc::clone(&entry.instance),
             http2: entry.http2,
@@ -91,7 +96,7 @@ impl Exchange {
             return Ok(picked);
         }
         let now = self.now();
-        let algorithm = self.service().load_balancer;
+        let algorithm = self.service().balancing.load_balancer;
         let upstream = &self.route.upstream;
         let Course { tried, full, .. } = &self.course;
         let excluded: &[u64] = if full.is_empty() {
@@ -99,10 +104,12 @@ impl Exchange {
         } else {
             &[tried.as_slice(), full.as_slice()].concat()
         };
-        if let Some(entry) = self
-            .worker
-            .pick(upstream, algorithm, selectable, excluded, now)
-        {
+        let context = PickContext {
+            now,
+            tried: excluded,
+            key: self.hash_key,
+        };
+        if let Some(entry) = self.worker.pick(upstream, algorithm, selectable, &context) {
             return Ok(Picked {
                 instance: Arc::clone(&entry.instance),
                 http2: entry.http2,

@@ -19,8 +19,9 @@ use super::outcome::AttemptGuard;
 use super::pick::Picked;
 use super::retry::{self, Pushback, Trigger};
 use super::verdict::{classify, rule_broken, trigger_of};
+use crate::balancer::hash::Key;
 use crate::clock::Timestamp;
-use crate::config::types::{HostHeader, Protocol, Service};
+use crate::config::types::{HostHeader, LoadBalancer, Protocol, Service};
 use crate::endpoint::selectable::{Availability, Selectable};
 use crate::error::{Reason, Refusal};
 use crate::listener::request::RequestGuard;
@@ -62,6 +63,8 @@ pub struct Exchange {
     pub timer: Timer,
     /// It asks for an upgrade.
     pub upgrade: bool,
+    /// What consistent hashing goes by.
+    pub hash_key: Option<Key>,
     /// Counted and logged.
     pub guard: RequestGuard,
     /// What was tried so far.
@@ -322,11 +325,7 @@ impl Exchange {
     }
 
     pub(super) fn untried(&self, selectable: &Selectable) -> bool {
-        let tried = &self.course.tried;
-        selectable
-            .entries
-            .iter()
-            .any(|e| !tried.contains(&e.instance.id))
+        selectable.untried(&self.course.tried)
     }
 
     /// Waits for a place at one of the full instances. False when the time is over.
@@ -363,7 +362,7 @@ impl Exchange {
             }
             Availability::Empty { listed } => format!(
                 "{name} has {listed} instances, none of them can take requests (disabled, weight 0, \
-                 unhealthy or draining); see `outrigger instances {name}`"
+                 unhealthy, draining or not of its subset); see `outrigger instances {name}`"
             ),
             Availability::AllUnhealthy { routable } => format!(
                 "the active checks refuse all {routable} instances of {name}; see \
@@ -394,6 +393,9 @@ impl Exchange {
         let now = self.now();
         let took = now.since(guard.sent_at);
         self.route.upstream.cells.attempt(self.worker.index, took);
+        if self.service().balancing.load_balancer == LoadBalancer::PeakEwma {
+            guard.instance.latency.observe(took, now);
+        }
         if let Some(fault) = rule_broken(&response, self.upgrade, coded) {
             let message = format!("{} {fault}", picked.instance.address);
             guard.finish(OutcomeClass::NetworkError, Some(ErrorKind::Protocol));

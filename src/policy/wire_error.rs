@@ -101,9 +101,3 @@ fn not_processed(error: &h2::Error) -> bool {
 fn h2_goaway(error: &hyper::Error) -> bool {
     h2_error(error).is_some_and(|e| e.is_go_away() || e.is_io())
 }
-
-/// Out of files, memory or local ports: that says nothing about the instance.
-pub(super) fn is_our_own(error: &std::io::Error) -> bool {
-    // ENFILE, EMFILE, ENOMEM, ENOBUFS, EADDRNOTAVAIL.
-    matches!(error.raw_os_error(), Some(23 | 24 | 12 | 105 | 99))
-}

@@ -4,24 +4,18 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{Request, header};
-use http_body_util::Full;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::watch;
 
-use super::hooks::program;
 use super::machine::Standing;
-use crate::config::types::{AppCheck, AppCheckKind, JsonRule};
+use crate::config::types::{AppCheck, AppCheckKind};
 use crate::endpoint::Address;
-use crate::health::checker::{self, Check};
+use crate::health::checker::{self, Check, GrpcCheck, HttpCheck};
 use crate::health::counter::HealthCounter;
-use crate::http_client::{HttpClient, Target};
+use crate::health::exec::program;
+use crate::health::expect::Expectation;
 use crate::journal::Journal;
 use crate::outlier::policy::Policy;
-
-/// Bytes of an answer that are looked at.
-const MAX_BODY: usize = 1024 * 1024;
 
 /// How the app stands and what its last check said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,75 +74,48 @@ fn tell(journal: &Journal, standing: Standing, message: &str) {
 
 /// One check: what was seen, or what was wrong.
 async fn once(check: &AppCheck) -> Result<String, String> {
-    let policy = Policy::builtin(false);
-    let run = async |what: Check, address: &str| {
-        let address = Address::parse(address).map_err(|error| error.to_string())?;
-        let verdict = checker::run(&what, &address, check.timeout, &policy).await;
-        match verdict.is_good() {
-            true => Ok(verdict.message),
-            false => Err(verdict.message),
-        }
-    };
-    match &check.kind {
-        AppCheckKind::Tcp(address) => run(Check::Tcp, address).await,
+    let (what, address) = match &check.kind {
+        AppCheckKind::Tcp(address) => (Check::Tcp, &**address),
         AppCheckKind::Grpc { address, service } => {
-            let what = Check::GrpcServing {
-                host: address.to_string(),
-                service: service.to_string(),
+            let service = Some(Arc::clone(service));
+            let check = GrpcCheck {
+                host: None,
+                service,
             };
-            run(what, address).await
+            (Check::Grpc(Arc::new(check)), &**address)
         }
-        AppCheckKind::Exec(command) => program(command, check.timeout)
-            .await
-            .map(|()| "the program ended with 0".to_owned()),
+        AppCheckKind::Exec(command) => {
+            let said = program(command, &[], check.timeout).await?;
+            return Ok(match said.as_str() {
+                "" => "the program ended with 0".to_owned(),
+                _ => said,
+            });
+        }
         AppCheckKind::Http {
             address,
             path,
             expect,
             json,
         } => {
-            let client = HttpClient {
-                timeout: check.timeout,
-                max_body: MAX_BODY,
+            let check = HttpCheck {
+                path: Arc::clone(path),
+                host: None,
+                http2: false,
+                expect: Expectation {
+                    status: Some(expect.clone()),
+                    body: None,
+                    json: json.clone(),
+                },
             };
-            let request = Request::get(&**path)
-                .header(header::USER_AGENT, "outrigger-check")
-                .body(Full::<Bytes>::default())
-                .map_err(|error| error.to_string())?;
-            let answer = client
-                .send(&Target::Tcp(address.to_string()), request)
-                .await;
-            let answer = answer.map_err(|error| error.to_string())?;
-            let status = answer.status().as_u16();
-            if !expect.contains(status) {
-                return Err(format!("answered {status}, which is not expected"));
-            }
-            match json {
-                None => Ok(format!("answered {status}")),
-                Some(rule) => says(answer.body(), rule),
-            }
-        }
-    }
-}
-
-/// Whether the value at the pointer is the text that is wanted.
-fn says(body: &[u8], rule: &JsonRule) -> Result<String, String> {
-    let value: Value =
-        serde_json::from_slice(body).map_err(|error| format!("the answer is no JSON: {error}"))?;
-    let Some(found) = value.pointer(&rule.pointer) else {
-        return Err(format!("the answer has nothing at {}", rule.pointer));
-    };
-    let text = match found {
-        Value::String(text) => text.clone(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-            found.to_string()
+            (Check::Http(Arc::new(check)), &**address)
         }
     };
-    let message = format!("{} is {text}", rule.pointer);
-    if text.eq_ignore_ascii_case(&rule.value) {
-        Ok(message)
-    } else {
-        Err(format!("{message}, not {}", rule.value))
+    let address = Address::parse(address).map_err(|error| error.to_string())?;
+    let policy = Policy::builtin(false);
+    let verdict = checker::run(&what, &address, check.timeout, &policy).await;
+    match verdict.is_good() {
+        true => Ok(verdict.message),
+        false => Err(verdict.message),
     }
 }
 

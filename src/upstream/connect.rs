@@ -29,3 +29,9 @@ async fn by_name(host_port: &str) -> io::Result<TcpStream> {
     }
     Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")))
 }
+
+/// Out of files, memory or local ports: that says nothing about the instance.
+pub fn is_our_own(error: &io::Error) -> bool {
+    // ENFILE, EMFILE, ENOMEM, ENOBUFS, EADDRNOTAVAIL.
+    matches!(error.raw_os_error(), Some(23 | 24 | 12 | 105 | 99))
+}

@@ -38,6 +38,8 @@ const CORE: &[&str] = &[
     "endpoint/",
     "error.rs",
     "health/counter.rs",
+    "health/expect.rs",
+    "health/schedule.rs",
     "outlier.rs",
     "outlier/",
     "policy/budget.rs",

@@ -3,7 +3,11 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod balancing;
+#[cfg(test)]
 mod cases;
+#[cfg(test)]
+mod checks;
 #[cfg(test)]
 mod config_cli;
 #[cfg(test)]

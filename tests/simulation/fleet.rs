@@ -280,6 +280,7 @@ impl<'a> Sidecar<'a> {
         let context = PickContext {
             now: self.now,
             tried: &[],
+            key: None,
         };
         let picked = balancer::pick(
             self.fleet.balancer,

@@ -17,6 +17,10 @@ pub(super) const KEYS: &[(&str, &str)] = &[
         "Share of the traffic against the others; 0 = none.",
     ),
     ("endpoint.zone", "For locality."),
+    (
+        "endpoint.priority",
+        "Its tier; a higher one is used when the lower ones have too little capacity left.",
+    ),
     ("endpoint.enabled", "Whether it takes traffic."),
     ("endpoint.metadata", "Free texts."),
     (
@@ -103,34 +107,6 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     (
         "service.pool.max_wait",
         "How long a request waits for a place.",
-    ),
-    (
-        "service.health_check",
-        "Active check of the instances; none switches that of the defaults off.",
-    ),
-    ("service.health_check.http", "A GET of this path."),
-    ("service.health_check.tcp", "A TCP connection."),
-    ("service.health_check.expect", "Statuses that pass."),
-    (
-        "service.health_check.interval",
-        "Between checks of one instance.",
-    ),
-    ("service.health_check.timeout", "Of one check."),
-    (
-        "service.health_check.rise",
-        "Good ones in a row until it passes.",
-    ),
-    (
-        "service.health_check.fall",
-        "Bad ones in a row until it fails.",
-    ),
-    (
-        "service.health_check.port",
-        "Another port than the instance's.",
-    ),
-    (
-        "service.health_check.host",
-        "Host header; default the service name.",
     ),
     (
         "service.when_all_unhealthy",

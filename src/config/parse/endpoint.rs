@@ -60,6 +60,7 @@ fn endpoint(item: &Field<'_>) -> Option<Endpoint> {
         })
     });
     let zone = map.text("zone");
+    let priority = map.integer("priority", 0, &(0..=65_535));
     let enabled = map.boolean("enabled", true);
     let metadata = map
         .named("metadata", || Shape::Text)
@@ -69,6 +70,7 @@ fn endpoint(item: &Field<'_>) -> Option<Endpoint> {
     Some(Endpoint {
         weight: weight.unwrap_or(Weight::ONE),
         zone,
+        priority,
         enabled,
         metadata: Arc::new(metadata),
         ..endpoint?

@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::code_set::{self, HTTP};
 use super::reader::{Field, Map};
 use super::record::Shape;
+use super::register::{json_rule, program};
 use super::value::Span;
 use crate::config::diagnostic::Code;
-use crate::config::types::{HealthCheck, HealthCheckKind};
+use crate::config::types::{HealthCheck, HealthCheckKind, JsonRule};
 use crate::outlier::policy::CodeSet;
 
 /// The check of a service; what is not written comes from `base`, that of the defaults. `none`
@@ -37,8 +38,7 @@ pub(crate) fn health_check(parent: &Map<'_>, base: Option<&HealthCheck>) -> Opti
     map.declare("host", || {
         Shape::Text.default(base.and_then(|b| b.host.as_deref()))
     });
-    let later = map.later(&["grpc", "exec", "body", "json_pointer"]);
-    let kind = if later { None } else { kind(&map, base) };
+    let kind = kind(&map, base.map(|base| &base.kind));
     let check = HealthCheck {
         interval: map.duration(
             "interval",
@@ -73,66 +73,183 @@ pub(crate) fn health_check(parent: &Map<'_>, base: Option<&HealthCheck>) -> Opti
 const TEN_SECONDS: Duration = Duration::from_secs(10);
 const ONE_SECOND: Duration = Duration::from_secs(1);
 
-fn kind(map: &Map<'_>, base: Option<&HealthCheck>) -> Option<HealthCheckKind> {
-    map.declare("http", || {
-        let path = Shape::Pattern("^/[!-\"$-~]*$");
-        path.default(match base.map(|base| &base.kind) {
-            Some(HealthCheckKind::Http { path, .. }) => Some(&**path),
-            Some(HealthCheckKind::Tcp) | None => None,
-        })
-    });
-    map.declare("tcp", || {
-        let tcp = base.is_some_and(|base| base.kind == HealthCheckKind::Tcp);
-        Shape::Boolean.default(tcp)
-    });
-    map.declare("expect", || {
-        HTTP.shape().default(match base.map(|base| &base.kind) {
-            Some(HealthCheckKind::Http { expect, .. }) => code_set::show(expect),
-            Some(HealthCheckKind::Tcp) | None => vec!["200-399".to_owned()],
-        })
-    });
+/// What an `http` check looks at.
+struct Looks {
+    expect: CodeSet,
+    body: Option<Arc<str>>,
+    json: Option<JsonRule>,
+}
+
+impl Looks {
+    fn of(base: Option<&HealthCheckKind>) -> Self {
+        match base {
+            Some(HealthCheckKind::Http {
+                expect, body, json, ..
+            }) => Self {
+                expect: expect.clone(),
+                body: body.clone(),
+                json: json.clone(),
+            },
+            Some(
+                HealthCheckKind::Tcp | HealthCheckKind::Grpc { .. } | HealthCheckKind::Exec(_),
+            )
+            | None => Self {
+                expect: CodeSet::from_ranges([(200, 399)]),
+                body: None,
+                json: None,
+            },
+        }
+    }
+}
+
+fn kind(map: &Map<'_>, base: Option<&HealthCheckKind>) -> Option<HealthCheckKind> {
+    declare(map, base);
     let http = map.field("http");
     let tcp = map.field("tcp");
-    let tcp_set = tcp.is_some() && map.boolean("tcp", true);
-    let expect_field = map.field("expect");
-    let expect = expect_field.as_ref().and_then(|field| HTTP.read(field));
+    let tcp = tcp.filter(|_| map.boolean("tcp", true));
+    let grpc = map.field("grpc");
+    let exec = map.field("exec");
+    let extras = ["expect", "body", "json_pointer"].map(|key| (key, map.field(key)));
+    let written = Written::read(&extras);
     let report = |what: &str, help: &str| {
         let message = format!("`{}` {what}", map.path);
         map.context
             .report(Code::CHOOSE_ONE, &map.place, message, help);
     };
-    match (http, tcp_set) {
-        (Some(_), true) => {
-            report("has both `http` and `tcp`", "keep one of them");
-            None
+    let kinds = [
+        ("http", &http),
+        ("tcp", &tcp),
+        ("grpc", &grpc),
+        ("exec", &exec),
+    ];
+    let chosen: Vec<&str> = kinds
+        .iter()
+        .filter(|(_, f)| f.is_some())
+        .map(|(key, _)| *key)
+        .collect();
+    if let [one, other, ..] = chosen[..] {
+        report(
+            &format!("has both `{one}` and `{other}`"),
+            "keep one of them",
+        );
+        return None;
+    }
+    let is_http = match (chosen.first(), base) {
+        (Some(kind), _) => *kind == "http",
+        (None, Some(base)) => matches!(base, HealthCheckKind::Http { .. }),
+        (None, None) => {
+            let help = "write `http: /health`, `tcp: true`, `grpc: my.package.Service` or `exec: [program]`";
+            report("does not say how to check", help);
+            return None;
         }
-        (Some(field), false) => Some(HealthCheckKind::Http {
-            path: path(&field)?,
-            expect: expect.unwrap_or_else(|| CodeSet::from_ranges([(200, 399)])),
+    };
+    if is_http {
+        let inherits = http.is_none();
+        let path = match (&http, base) {
+            (Some(field), _) => path(field)?,
+            (None, Some(HealthCheckKind::Http { path, .. })) => Arc::clone(path),
+            (None, _) => return None,
+        };
+        return Some(written.over(path, Looks::of(base.filter(|_| inherits))));
+    }
+    for (key, field) in &extras {
+        if field.is_some() {
+            report(
+                &format!("has `{key}`, and no `http` whose answer it could be about"),
+                &format!("remove `{key}`, or use `http`"),
+            );
+        }
+    }
+    match (tcp, grpc, exec) {
+        (Some(_), _, _) => Some(HealthCheckKind::Tcp),
+        (None, Some(field), _) => Some(HealthCheckKind::Grpc {
+            service: grpc_service(&field)?,
         }),
-        (None, true) => {
-            if expect_field.is_some() {
-                report(
-                    "expects a status of a `tcp` check",
-                    "remove `expect`, or use `http`",
-                );
-            }
-            Some(HealthCheckKind::Tcp)
+        (None, None, Some(field)) => program(&field).map(HealthCheckKind::Exec),
+        (None, None, None) => base.cloned(),
+    }
+}
+
+fn declare(map: &Map<'_>, base: Option<&HealthCheckKind>) {
+    let looks = Looks::of(base);
+    map.declare("http", || {
+        let path = Shape::Pattern("^/[!-\"$-~]*$");
+        path.default(match base {
+            Some(HealthCheckKind::Http { path, .. }) => Some(&**path),
+            Some(
+                HealthCheckKind::Tcp | HealthCheckKind::Grpc { .. } | HealthCheckKind::Exec(_),
+            )
+            | None => None,
+        })
+    });
+    map.declare("tcp", || {
+        Shape::Boolean.default(base == Some(&HealthCheckKind::Tcp))
+    });
+    map.declare("grpc", || {
+        Shape::Pattern("^[A-Za-z0-9._/-]*$").default(match base {
+            Some(HealthCheckKind::Grpc { service }) => Some(&**service),
+            Some(
+                HealthCheckKind::Tcp | HealthCheckKind::Http { .. } | HealthCheckKind::Exec(_),
+            )
+            | None => None,
+        })
+    });
+    map.declare("exec", || {
+        Shape::Text.list().default(match base {
+            Some(HealthCheckKind::Exec(command)) => Some(command.clone()),
+            Some(
+                HealthCheckKind::Tcp | HealthCheckKind::Http { .. } | HealthCheckKind::Grpc { .. },
+            )
+            | None => None,
+        })
+    });
+    map.declare("expect", || {
+        HTTP.shape().default(code_set::show(&looks.expect))
+    });
+    map.declare("body", || Shape::Text.default(looks.body.as_deref()));
+    map.declare("json_pointer", || {
+        let shown = looks
+            .json
+            .as_ref()
+            .map(|rule| format!("{}={}", rule.pointer, rule.value));
+        Shape::Pattern("^/[^=]*(=.*)?$").default(shown)
+    });
+}
+
+/// What is written of the looks; read before the kind is known, so that every problem is told.
+struct Written {
+    expect: Option<CodeSet>,
+    body: Option<Arc<str>>,
+    json: Option<JsonRule>,
+}
+
+impl Written {
+    fn read(extras: &[(&str, Option<Field<'_>>); 3]) -> Self {
+        let [(_, expect), (_, body), (_, json)] = extras;
+        let body = body.as_ref().and_then(|field| {
+            field.convert(Code::EMPTY, |text| match text {
+                "" => Err((
+                    "every body has nothing in it".to_owned(),
+                    "write a text that a good answer has".to_owned(),
+                )),
+                text => Ok(Arc::from(text)),
+            })
+        });
+        let json = json.as_ref();
+        Self {
+            expect: expect.as_ref().and_then(|field| HTTP.read(field)),
+            body,
+            json: json.and_then(|field| field.convert(Code::NAME, json_rule)),
         }
-        (None, false) => match base.map(|base| base.kind.clone()) {
-            Some(HealthCheckKind::Http { path, expect: old }) => Some(HealthCheckKind::Http {
-                path,
-                expect: expect.unwrap_or(old),
-            }),
-            Some(HealthCheckKind::Tcp) => Some(HealthCheckKind::Tcp),
-            None => {
-                report(
-                    "does not say how to check",
-                    "write `http: /health` or `tcp: true`",
-                );
-                None
-            }
-        },
+    }
+
+    fn over(self, path: Arc<str>, old: Looks) -> HealthCheckKind {
+        HealthCheckKind::Http {
+            path,
+            expect: self.expect.unwrap_or(old.expect),
+            body: self.body.or(old.body),
+            json: self.json.or(old.json),
+        }
     }
 }
 
@@ -144,5 +261,17 @@ fn path(field: &Field<'_>) -> Option<Arc<str>> {
         }
         let help = "a path of the instance, as in `/health`".to_owned();
         Err((format!("`{text}` is no path"), help))
+    })
+}
+
+/// A service of the instance's health service; empty: the server as a whole.
+fn grpc_service(field: &Field<'_>) -> Option<Arc<str>> {
+    field.convert(Code::NAME, |text| {
+        let good = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+        if text.len() <= 255 && text.chars().all(good) {
+            return Ok(Arc::from(text));
+        }
+        let help = "write `grpc: my.package.Service`, or `grpc: \"\"` for the server as a whole";
+        Err((format!("`{text}` is no gRPC service"), help.to_owned()))
     })
 }

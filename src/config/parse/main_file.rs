@@ -18,7 +18,7 @@ use crate::config::cross;
 use crate::config::diagnostic::{Code, Place};
 use crate::config::document::Node;
 use crate::config::passthrough::{PASSTHROUGH_REGISTRY, Passthrough};
-use crate::config::types::{Config, Listen, PolicySet, Registry, Service};
+use crate::config::types::{App, Config, Listen, PolicySet, Prefer, Registry, Service};
 
 /// What the main file says, and the policy globs with their places.
 pub(crate) struct MainFile {
@@ -42,9 +42,9 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
     let discovery_wait = Duration::from_secs(2);
     let defaults_map = map.child("defaults");
     let default_registry = defaults_map.registry_field(&[]);
-    let defaults = Arc::new(defaults(defaults_map));
+    let mut defaults = Arc::new(defaults(defaults_map));
     let (mut registries, registry_places) = registries(&map);
-    let (services, service_places) = services(&map, &defaults);
+    let (mut services, service_places) = services(&map, &defaults);
     map.declare("policies", || {
         Shape::Text.one_or_more().default(DEFAULT_POLICIES)
     });
@@ -56,6 +56,12 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
         Shape::word("auto").or(number).default("auto")
     });
     let (app, register_places) = app(map.child("app"), host_name);
+    for service in services.values_mut().chain([&mut defaults]) {
+        let home = home_of(service.balancing.locality.prefer, &app);
+        if home.is_some() {
+            Arc::make_mut(service).balancing.locality.home = home;
+        }
+    }
     let passthrough = passthrough(map.child("passthrough"));
     let default_registries = match &defaults.registries[..] {
         [] => only(&registries).into_iter().collect(),
@@ -221,6 +227,19 @@ fn passthrough(map: Map<'_>) -> Passthrough {
     let hosts = hosts.collect();
     map.finish();
     Passthrough { hosts }
+}
+
+/// Where the app is, in the words of a service's `locality`. Its cluster is the one it registers in.
+fn home_of(prefer: Prefer, app: &App) -> Option<Arc<str>> {
+    match prefer {
+        Prefer::None => None,
+        Prefer::Zone => app.zone.clone(),
+        Prefer::Cluster => {
+            let mut registered = app.register.iter();
+            let cluster = registered.find_map(|item| item.cluster.clone());
+            cluster.or_else(|| app.zone.clone())
+        }
+    }
 }
 
 /// The only registry there is.

@@ -15,6 +15,8 @@ use crate::endpoint::{Address, Weight};
 
 mod check;
 
+pub(super) use check::json_rule;
+
 /// Ports of an app.
 const PORTS: std::ops::RangeInclusive<u64> = 1..=65_535;
 /// Shorter ones would be work for nobody's gain, longer ones no sign of life.
@@ -239,7 +241,7 @@ fn hook(map: &Map<'_>, key: &'static str) -> Option<Hook> {
 }
 
 /// A program and its arguments.
-fn program(field: &Field<'_>) -> Option<Vec<String>> {
+pub(super) fn program(field: &Field<'_>) -> Option<Vec<String>> {
     let items = field.items()?;
     let words: Vec<String> = items
         .iter()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method};
 
+use super::balancing::route_hash;
 use super::reader::{Field, Map};
 use super::record::Shape;
 use super::service::per_route;
@@ -80,7 +81,8 @@ fn one(item: &Field<'_>, service: &Service) -> Option<RouteRule> {
         item.report(Code::MISSING, message, help);
     }
     let matching = matching(map.child("match"));
-    let service = per_route(&map, service);
+    let mut service = per_route(&map, service);
+    service.balancing.hash = route_hash(&map, &service.balancing);
     map.finish();
     Some(RouteRule {
         name: name?,

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::balancing::balancing;
 use super::endpoint::{endpoints, list_shape};
 use super::health::health_check;
 use super::reader::{Context, Field, Map};
@@ -16,13 +17,13 @@ use crate::config::document::{Node, Value};
 use crate::config::environment::Overrides;
 use crate::config::suggest;
 use crate::config::types::{
-    ForwardedHeaders, HostHeader, LoadBalancer, Pool, Protocol, Retry, Service, Timeouts, Via,
+    Balancing, ForwardedHeaders, HostHeader, Pool, Protocol, Retry, Service, Timeouts, Via,
     WhenAllUnhealthy,
 };
 
 /// `defaults`.
 pub(crate) fn defaults(map: Map<'_>) -> Service {
-    let service = common(&map, &Service::builtin());
+    let service = common(&map, &Service::builtin(), false);
     map.finish();
     service
 }
@@ -49,8 +50,11 @@ pub(crate) fn service(name: &str, field: &Field<'_>, defaults: &Service) -> Serv
         endpoints: static_list,
         registry_name: map.text("registry_name"),
         port,
-        ..common(&map, defaults)
+        ..common(&map, defaults, true)
     };
+    if !service.balancing.load_balancer.hashes() {
+        service.balancing.hash = None;
+    }
     service.rules = routes(&map, &service);
     map.finish();
     service
@@ -76,7 +80,7 @@ pub(crate) fn belongs(key: &str, top: &[&str]) -> Option<String> {
     let overrides = Overrides::default();
     let context = Context::new(&overrides, Path::new(""));
     let map = Map::root(&context, &nothing, false);
-    common(&map, &Service::builtin());
+    common(&map, &Service::builtin(), false);
     let (known, later) = map.keys();
     let words = known.iter().chain(&later).chain(OWN).copied();
     if !known.contains(&key) && !later.contains(&key) {
@@ -99,27 +103,13 @@ pub(crate) fn belongs(key: &str, top: &[&str]) -> Option<String> {
 }
 
 /// The keys that a service and the defaults have in common.
-fn common(map: &Map<'_>, base: &Service) -> Service {
-    map.later(&[
-        "hedge",
-        "circuit_breaker",
-        "bulkhead",
-        "fallback",
-        "hash",
-        "subset",
-        "locality",
-        "slow_start",
-    ]);
+fn common(map: &Map<'_>, base: &Service, in_service: bool) -> Service {
+    map.later(&["hedge", "circuit_breaker", "bulkhead", "fallback"]);
     let protocols = [
         ("auto", Protocol::Auto),
         ("http1", Protocol::Http1),
         ("http2", Protocol::Http2),
         ("grpc", Protocol::Grpc),
-    ];
-    let balancers = [
-        ("p2c_least_request", LoadBalancer::P2cLeastRequest),
-        ("round_robin", LoadBalancer::RoundRobin),
-        ("random", LoadBalancer::Random),
     ];
     let unhealthy = [
         ("use_all", WhenAllUnhealthy::UseAll),
@@ -161,12 +151,7 @@ fn common(map: &Map<'_>, base: &Service) -> Service {
             .field("host_header")
             .and_then(|f| host_header(&f))
             .unwrap_or_else(|| base.host_header.clone()),
-        load_balancer: map.choice(
-            "load_balancer",
-            base.load_balancer,
-            &balancers,
-            &["peak_ewma", "ring_hash", "maglev"],
-        ),
+        balancing: balancing(map, &base.balancing, in_service),
         pool: pool(map.child("pool"), &base.pool),
         health_check: health_check(map, base.health_check.as_ref()),
         when_all_unhealthy: map.choice(
@@ -314,7 +299,7 @@ impl Service {
             port: None,
             protocol: Protocol::Auto,
             host_header: HostHeader::Auto,
-            load_balancer: LoadBalancer::P2cLeastRequest,
+            balancing: Balancing::builtin(),
             timeout: Timeouts::builtin(),
             retry: Retry::builtin(),
             pool: Pool::builtin(),

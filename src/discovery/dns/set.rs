@@ -1,5 +1,6 @@
 //! From records to endpoints. Pure.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -69,42 +70,41 @@ pub(super) fn of_host(ips: &[IpAddr], port: u16) -> Vec<Endpoint> {
         .collect()
 }
 
-/// Endpoints of a service: the lowest tier of priorities that has addresses. A record whose port is 0
-/// or whose target is the root is none.
+/// Endpoints of a service, each with the priority of its record: the tiers of RFC 2782. A record whose
+/// port is 0 or whose target is the root or has no address is none. Of an address that has several
+/// records that of the lowest priority counts, of those the heaviest (G10).
 pub(super) fn of_service(records: &[Srv], ips: &BTreeMap<Arc<str>, Vec<IpAddr>>) -> Vec<Endpoint> {
-    let usable =
-        |srv: &&Srv| srv.port > 0 && ips.get(&srv.target).is_some_and(|ips| !ips.is_empty());
-    let Some(tier) = records.iter().filter(usable).map(|srv| srv.priority).min() else {
-        return Vec::new();
-    };
-    let tier: Vec<&Srv> = records
-        .iter()
-        .filter(usable)
-        .filter(|srv| srv.priority == tier)
-        .collect();
-    let heaviest = tier.iter().map(|srv| srv.weight).max().unwrap_or(0);
-    let scale = f64::from(MAX_WEIGHT) / f64::from(heaviest.max(MAX_WEIGHT));
-    // Of two records with one address the heavier one counts (G10).
-    let mut found: BTreeMap<SocketAddr, (f64, &Srv)> = BTreeMap::new();
-    for srv in tier {
-        // 0 is a small chance, not none (RFC 2782).
-        let weight = f64::from(srv.weight.max(1)) * scale;
+    let known = |srv: &&Srv| ips.get(&srv.target).is_some_and(|ips| !ips.is_empty());
+    let usable = records.iter().filter(|srv| srv.port > 0).filter(known);
+    let mut heaviest: BTreeMap<u16, u16> = BTreeMap::new();
+    for srv in usable.clone() {
+        let most = heaviest.entry(srv.priority).or_default();
+        *most = srv.weight.max(*most);
+    }
+    let mut found: BTreeMap<SocketAddr, &Srv> = BTreeMap::new();
+    for srv in usable {
+        let rank = |srv: &Srv| (Reverse(srv.priority), srv.weight, Arc::clone(&srv.target));
         for ip in ips.get(&srv.target).into_iter().flatten() {
-            let slot = found
-                .entry(SocketAddr::new(*ip, srv.port))
-                .or_insert((weight, srv));
-            if (weight, &slot.1.target) > (slot.0, &srv.target) {
-                *slot = (weight, srv);
+            let slot = found.entry(SocketAddr::new(*ip, srv.port)).or_insert(srv);
+            if rank(srv) > rank(slot) {
+                *slot = srv;
             }
         }
     }
-    let endpoint = |(socket, (weight, srv)): (SocketAddr, (f64, &Srv))| Endpoint {
-        weight: Weight::from_number(weight).0,
-        metadata: Arc::new(BTreeMap::from([
-            ("priority".to_owned(), srv.priority.to_string()),
-            ("target".to_owned(), srv.target.to_string()),
-        ])),
-        ..Endpoint::new(Address::from(socket))
+    let endpoint = |(socket, srv): (SocketAddr, &Srv)| {
+        let most = heaviest.get(&srv.priority).copied().unwrap_or(0);
+        let scale = f64::from(MAX_WEIGHT) / f64::from(most.max(MAX_WEIGHT));
+        // 0 is a small chance, not none (RFC 2782).
+        let weight = f64::from(srv.weight.max(1)) * scale;
+        Endpoint {
+            weight: Weight::from_number(weight).0,
+            priority: srv.priority,
+            metadata: Arc::new(BTreeMap::from([
+                ("priority".to_owned(), srv.priority.to_string()),
+                ("target".to_owned(), srv.target.to_string()),
+            ])),
+            ..Endpoint::new(Address::from(socket))
+        }
     };
     found.into_iter().map(endpoint).collect()
 }
@@ -151,19 +151,18 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_tier_with_addresses() {
+    fn every_tier_keeps_its_priority() {
         let records = [
             srv(10, 5, 80, "a"),
             srv(20, 5, 80, "b"),
+            srv(30, 9, 80, "a"),
             srv(5, 1, 80, "gone"),
         ];
         let known = ips(&[("a", &["10.0.0.1"]), ("b", &["10.0.0.2"]), ("gone", &[])]);
-        assert_eq!(told(&of_service(&records, &known)), ["10.0.0.1:80 5000"]);
-        let only_b = ips(&[("b", &["10.0.0.2", "10.0.0.3"])]);
-        assert_eq!(
-            told(&of_service(&records, &only_b)),
-            ["10.0.0.2:80 5000", "10.0.0.3:80 5000"]
-        );
+        let found = of_service(&records, &known);
+        assert_eq!(told(&found), ["10.0.0.1:80 5000", "10.0.0.2:80 5000"]);
+        let tiers: Vec<u16> = found.iter().map(|e| e.priority).collect();
+        assert_eq!(tiers, [10, 20]);
         assert!(of_service(&[srv(0, 0, 80, "")], &known).is_empty());
         assert!(of_service(&[srv(0, 0, 0, "a")], &known).is_empty());
     }

@@ -218,7 +218,7 @@ async fn row_30_a_ttl_of_zero_and_that_of_an_alias_are_five_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn row_30_srv_of_the_root_is_empty_and_the_lowest_tier_counts() {
+async fn row_30_srv_of_the_root_is_empty_and_tiers_keep_their_priority() {
     let script = Script::default();
     script.set(
         "_h._tcp.gone",
@@ -238,9 +238,15 @@ async fn row_30_srv_of_the_root_is_empty_and_the_lowest_tier_counts() {
     let mut gone = handle.subscribe(ServiceQuery::named("_h._tcp.gone"));
     assert!(first(&mut gone).await.is_empty());
     let mut view = handle.subscribe(ServiceQuery::named("_h._tcp.x"));
-    let want = ["10.0.0.1:8080 20", "10.0.0.2:8081 1"];
+    let want = ["10.0.0.1:8080 20", "10.0.0.2:8081 1", "10.0.0.3:80 5"];
     assert_eq!(first(&mut view).await, want);
-    // Without addresses in the first tier the next one is used.
+    let tiers = |view: &watch::Receiver<ServiceView>| -> Vec<u16> {
+        let view = view.borrow();
+        let endpoints = view.set.as_ref().unwrap().endpoints.iter();
+        endpoints.map(|e| e.priority).collect()
+    };
+    assert_eq!(tiers(&view), [10, 10, 20]);
+    // A first tier without addresses leaves the next one.
     script
         .set("one", A, &[Ok(none())])
         .set("two", A, &[Ok(none())]);

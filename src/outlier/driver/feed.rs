@@ -5,8 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::publish::in_subset;
 use super::{Checked, Driver, Member, Story};
 use crate::clock::Timestamp;
+use crate::config::types::SubsetFallback;
 use crate::endpoint::instance::{FailureRecord, Instance, Standing};
 use crate::endpoint::{Address, Endpoint};
 use crate::outlier::detector::Outcome;
@@ -170,12 +172,17 @@ impl Driver {
         self.seen_version = Some(view.version);
         let now = self.clock.now();
         let panic = panics(&set.endpoints, set.health_unknown, self.source.heartbeat);
+        let balancing = &self.service.balancing;
+        let alone = balancing.subset.as_ref();
+        let alone = alone.is_some_and(|subset| subset.fallback == SubsetFallback::None);
+        let born = std::mem::replace(&mut self.settled, true).then_some(now);
         let mut old = std::mem::take(&mut self.members);
         let mut hints = Vec::new();
         self.order.clear();
         for endpoint in set.endpoints.iter() {
             let address = endpoint.address.clone();
-            let routable = is_routable(endpoint, panic);
+            let outside = alone && !in_subset(endpoint, balancing);
+            let routable = is_routable(endpoint, panic) && !outside;
             let member = match old.remove(&address) {
                 Some(mut member) => {
                     if !first && re_registered(&member.endpoint, endpoint) {
@@ -183,12 +190,15 @@ impl Driver {
                     }
                     member.endpoint = endpoint.clone();
                     member.routable = routable;
+                    member.outside = outside;
                     Some(member)
                 }
                 None => Instance::new(address.clone(), self.workers).map(|instance| Member {
                     endpoint: endpoint.clone(),
                     instance: Arc::new(instance),
                     routable,
+                    outside,
+                    born,
                     fed: 0,
                     timed: None,
                     lanes: Default::default(),
@@ -204,6 +214,7 @@ impl Driver {
         }
         for gone in old.values() {
             gone.instance.set_standing(Standing::Gone, None);
+            self.stop_check(gone);
         }
         drop(old);
         let list = self.routable_endpoints();
@@ -260,28 +271,11 @@ impl Driver {
                     lane => self.tell_lane(lane, finished, now),
                 }
             }
-            Checked::Health {
+            Checked::Watched {
                 address,
                 instance,
-                verdict,
-            } => {
-                let Some(member) = self.members.get_mut(&address) else {
-                    return;
-                };
-                if member.instance.id != instance {
-                    return;
-                }
-                let Some(health) = &mut member.health else {
-                    return;
-                };
-                health.message.clone_from(&verdict.message);
-                if let Some(passing) = health.counter.record(verdict.is_good()) {
-                    let check = Input::Check { address, passing };
-                    self.tell_lanes(&check, now);
-                    self.detector.handle(check, now);
-                    self.publish_due = true;
-                }
-            }
+                heard,
+            } => self.watched(address, instance, heard),
         }
     }
 }

@@ -2,28 +2,54 @@
 
 use std::time::Duration;
 
+use std::sync::Arc;
+
 use super::{Driver, Member};
+use crate::balancer::hashing::{Level, Owner, Table};
+use crate::balancer::levels::{self, Candidate, Rank, Spread};
 use crate::clock::Timestamp;
-use crate::config::types::WhenAllUnhealthy;
+use crate::config::types::{Balancing, Prefer, WhenAllUnhealthy};
 use crate::endpoint::selectable::{Availability, Entry, Ramp, Selectable, TrialOffer};
+use crate::endpoint::{Address, Endpoint};
 use crate::outlier::Detector;
 use crate::outlier::detector::StateView;
 use crate::outlier::lanes::SLOTS;
+
+/// A routable instance.
+struct Offered<'a> {
+    address: &'a Address,
+    member: &'a Member,
+    out: bool,
+    ramp: Option<Ramp>,
+}
+
+/// A list, and what the driver notes of it.
+struct Listed {
+    list: Selectable,
+    ramps_end: Option<Timestamp>,
+    preferred: Option<Rank>,
+}
 
 impl Driver {
     /// Swaps in a snapshot of how things stand.
     pub(super) fn publish(&mut self) {
         self.publish_due = false;
         self.version += 1;
-        let mut ends = None;
-        let mut whole = self.list(&self.detector, Vec::new(), &mut ends);
+        let whole = self.list(&self.detector, Vec::new());
+        let (mut ramp_ends, preferred) = (whole.ramps_end, whole.preferred);
+        let mut whole = whole.list;
         self.name_lanes();
         if let Some(lanes) = &self.lanes {
             let mut lists: Vec<Option<Box<Selectable>>> = Vec::new();
             lists.resize_with(SLOTS, || None);
             for lane in lanes.iter() {
                 let offers = whole.trials.iter().map(TrialOffer::shared).collect();
-                let mut list = self.list(&lane.detector, offers, &mut ends);
+                let Listed {
+                    mut list,
+                    ramps_end,
+                    ..
+                } = self.list(&lane.detector, offers);
+                ramp_ends = ramp_ends.into_iter().chain(ramps_end).min();
                 list.lane = lane.slot;
                 list.route.clone_from(&lane.route);
                 if lane.route.is_none() {
@@ -35,61 +61,64 @@ impl Driver {
             }
             whole.lanes = lists.into();
         }
-        self.ramp_ends = ends;
+        let lists = whole.lanes.iter().flatten().map(|list| &**list);
+        let levels = std::iter::once(&whole).chain(lists);
+        self.tables = levels
+            .flat_map(|list| list.hashing.iter())
+            .map(|level| Arc::clone(&level.table))
+            .collect();
+        self.ramp_ends = ramp_ends;
+        self.preferred = preferred;
         self.upstream.publish(whole);
     }
 
     /// What requests see that `detector` decides for: that of the whole upstream, or of a route. The
     /// offers are those of others that its requests may claim, too.
-    fn list(
-        &self,
-        detector: &Detector,
-        mut trials: Vec<TrialOffer>,
-        ends: &mut Option<Timestamp>,
-    ) -> Selectable {
+    fn list(&self, detector: &Detector, mut trials: Vec<TrialOffer>) -> Listed {
         let now = self.clock.now();
-        let ramp = self.policy.ramp;
-        let mut in_service: Vec<(&Member, Option<Ramp>)> = Vec::new();
-        let mut out = 0_usize;
-        let mut routable = 0_usize;
-        for address in &self.order {
-            let Some(member) = self.members.get(address).filter(|m| m.routable) else {
-                continue;
-            };
-            let Some((state, disabled, started)) = self.detector.standing(address) else {
-                continue;
-            };
-            if disabled {
-                continue;
-            }
-            routable += 1;
-            let of_route = detector.standing(address);
-            let out_of_route = of_route.is_some_and(|(state, _, _)| state.is_out());
-            if state.is_out() || out_of_route {
-                out += 1;
-                continue;
-            }
-            // Both ramps began at most once since: the later one holds.
-            let started = started.max(of_route.and_then(|(_, _, started)| started));
-            let ramp = started.and_then(|start| ramp_of(start, ramp, now));
-            if let Some(ramp) = ramp {
-                let end = ramp.start + ramp.length;
-                *ends = Some(ends.map_or(end, |other| other.min(end)));
-            }
-            in_service.push((member, ramp));
-        }
-        let any_passes = in_service.iter().any(|(member, _)| passes(member));
+        let offered = self.offered(detector, now);
+        let ramps = offered.iter().filter(|o| !o.out).filter_map(|o| o.ramp);
+        let ramps_end = ramps.map(|ramp| ramp.start + ramp.length).min();
+        let (routable, out) = (offered.len(), offered.iter().filter(|o| o.out).count());
+        let any_passes = offered.iter().any(|o| !o.out && passes(o.member));
         let all = !any_passes && self.service.when_all_unhealthy == WhenAllUnhealthy::UseAll;
-        let entries: Vec<Entry> = in_service
+        let balancing = &self.service.balancing;
+        let candidates: Vec<Candidate> = offered
             .iter()
-            .filter(|(member, _)| all || passes(member))
-            .map(|(member, ramp)| Entry {
-                instance: member.instance.clone(),
-                weight: member.endpoint.weight.thousandths(),
-                ramp: *ramp,
-                http2: http2_hint(member),
+            .map(|o| Candidate {
+                weight: o.member.endpoint.weight.thousandths(),
+                usable: !o.out && (all || passes(o.member)),
+                in_subset: in_subset(&o.member.endpoint, balancing),
+                rank: rank(&o.member.endpoint, balancing),
             })
             .collect();
+        let preferred = candidates.iter().filter(|c| c.in_subset);
+        let preferred = preferred.map(|c| c.rank).min();
+        let spread = levels::spread(&candidates, balancing.locality.min_percent);
+        let mut entries = Vec::with_capacity(routable);
+        let mut places = Vec::with_capacity(routable);
+        let mut spare = vec![Vec::new(); spread.levels.len()];
+        for (number, o) in offered.iter().enumerate() {
+            let weight = spread.weights.get(number).copied().unwrap_or(0);
+            places.push((weight > 0).then_some(entries.len()));
+            let entry = |weight| Entry {
+                instance: Arc::clone(&o.member.instance),
+                weight,
+                ramp: o.ramp,
+                http2: http2_hint(o.member),
+            };
+            let usable = candidates.get(number).filter(|c| c.usable);
+            let level = spread.level_of.get(number).copied().flatten();
+            if weight > 0 {
+                entries.push(entry(weight));
+            } else if let (Some(usable), Some(level)) = (usable, level)
+                && let Some(level) = spare.get_mut(level)
+            {
+                level.push(entry(usable.weight));
+            }
+        }
+        spare.retain(|level| !level.is_empty());
+        let hashing = self.hashing(&offered, &spread, &places);
         let state = if self.seen_version.is_none() {
             Availability::Waiting
         } else if !entries.is_empty() {
@@ -101,16 +130,125 @@ impl Driver {
                 listed: self.members.len(),
             }
         };
+        trials.extend(self.trial_offers(detector));
+        let policy = Arc::clone(&self.policy);
+        let list = Selectable::new(self.version, entries, state, policy, trials, out > 0);
+        Listed {
+            list: list.hashed(hashing).with_spare(spare),
+            ramps_end,
+            preferred,
+        }
+    }
+
+    /// What is offered, in the source's order.
+    fn offered(&self, detector: &Detector, now: Timestamp) -> Vec<Offered<'_>> {
+        let of = |address| {
+            let member = self.members.get(address).filter(|m| m.routable)?;
+            let (state, disabled, started) = self.detector.standing(address)?;
+            let of_route = detector.standing(address);
+            let out_of_route = of_route.is_some_and(|(state, _, _)| state.is_out());
+            // Both ramps began at most once since: the later one holds.
+            let started = started.max(of_route.and_then(|(_, _, started)| started));
+            let restored = started.and_then(|start| ramp_of(start, self.policy.ramp, now));
+            let ramps = [restored, self.slow_start(member, now)];
+            (!disabled).then_some(Offered {
+                address,
+                member,
+                out: state.is_out() || out_of_route,
+                ramp: ramps.into_iter().flatten().min_by_key(|r| r.share_bp(now)),
+            })
+        };
+        self.order.iter().filter_map(of).collect()
+    }
+
+    /// The ramp of a new instance.
+    pub(super) fn slow_start(&self, member: &Member, now: Timestamp) -> Option<Ramp> {
+        let length = self.service.balancing.slow_start;
+        member.born.and_then(|born| ramp_of(born, length, now))
+    }
+
+    /// The tables of consistent hashing, one for each level that gets traffic; those of the snapshot
+    /// before where the instances are the same.
+    fn hashing(
+        &self,
+        offered: &[Offered<'_>],
+        spread: &Spread,
+        places: &[Option<usize>],
+    ) -> Vec<Level> {
+        let algorithm = self.service.balancing.load_balancer;
+        if !algorithm.hashes() {
+            return Vec::new();
+        }
+        let mut sorted: Vec<(&Offered<'_>, Option<usize>, Option<usize>)> = offered
+            .iter()
+            .zip(&spread.level_of)
+            .zip(places)
+            .map(|((o, level), place)| (o, *level, *place))
+            .collect();
+        sorted.sort_unstable_by_key(|(o, ..)| o.address);
+        let mut until_bp = 0;
+        let mut levels = Vec::new();
+        for (number, level) in spread.levels.iter().enumerate() {
+            if level.share_bp == 0 {
+                continue;
+            }
+            until_bp += level.share_bp;
+            let own = sorted.iter().filter(|(_, at, _)| *at == Some(number));
+            let (owners, places): (Vec<Owner>, Vec<Option<usize>>) = own
+                .map(|(o, _, place)| {
+                    let weight = o.member.endpoint.weight.thousandths();
+                    (Owner::new(o.address, weight), *place)
+                })
+                .unzip();
+            let known = self.tables.iter().find(|t| t.is_of(algorithm, &owners));
+            let table = match known {
+                Some(known) => Some(Arc::clone(known)),
+                None => Table::new(algorithm, owners).map(Arc::new),
+            };
+            levels.extend(table.map(|table| Level::new(until_bp, table, &places)));
+        }
+        levels
+    }
+
+    fn trial_offers(&self, detector: &Detector) -> Vec<TrialOffer> {
         let unit = self.policy.recovery_detection_unit_time;
         let offers = detector.offers().into_iter().filter_map(|offer| {
             let member = self.members.get(&offer.address)?;
-            let instance = member.instance.clone();
+            let instance = Arc::clone(&member.instance);
             let http2 = http2_hint(member);
             Some(TrialOffer::new(instance, http2, offer.lease, unit))
         });
-        trials.extend(offers);
-        let policy = self.policy.clone();
-        Selectable::new(self.version, entries, state, policy, trials, out > 0)
+        offers.collect()
+    }
+
+    /// Whether it belongs to those that are asked first: of the subset, of the lowest priority there
+    /// is, and near.
+    pub(super) fn is_preferred(&self, member: &Member) -> bool {
+        let balancing = &self.service.balancing;
+        member.routable
+            && in_subset(&member.endpoint, balancing)
+            && self.preferred == Some(rank(&member.endpoint, balancing))
+    }
+}
+
+/// Whether it has all the metadata of the subset, if there is one.
+pub(super) fn in_subset(endpoint: &Endpoint, balancing: &Balancing) -> bool {
+    balancing.subset.as_ref().is_none_or(|subset| {
+        let mut wanted = subset.metadata.iter();
+        wanted.all(|(key, value)| endpoint.metadata.get(key) == Some(value))
+    })
+}
+
+fn rank(endpoint: &Endpoint, balancing: &Balancing) -> Rank {
+    let locality = &balancing.locality;
+    let own = match locality.prefer {
+        Prefer::None => None,
+        Prefer::Zone => endpoint.zone.as_ref(),
+        Prefer::Cluster => endpoint.cluster.as_ref(),
+    };
+    Rank {
+        priority: endpoint.priority,
+        remote: locality.home.is_some() && own != locality.home.as_ref(),
     }
 }
 
@@ -138,6 +276,9 @@ fn http2_hint(member: &Member) -> Option<bool> {
 pub(super) fn state_label(member: &Member, state: StateView, disabled: bool) -> &'static str {
     let endpoint = &member.endpoint;
     if disabled || !endpoint.enabled || endpoint.weight.is_zero() {
+        return "disabled";
+    }
+    if member.outside {
         return "disabled";
     }
     if endpoint.draining {

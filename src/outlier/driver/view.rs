@@ -124,12 +124,15 @@ impl Driver {
             why: self.why_and_hold(member, view, state),
             overrides: self.overrides_of(&view.address),
             weight: f64::from(member.endpoint.weight.thousandths()) / 1000.0,
-            share: f64::from(view.share_bp) / 10_000.0,
+            share: f64::from(self.share_bp(member, view)) / 10_000.0,
             registry_healthy: member.endpoint.healthy,
             enabled: member.endpoint.enabled,
             draining: member.endpoint.draining,
             check_passes: member.health.as_ref().map(|h| h.counter.passing()),
             check_message: member.health.as_ref().map(|h| h.message.clone()),
+            zone: member.endpoint.zone.as_ref().map(ToString::to_string),
+            priority: member.endpoint.priority,
+            preferred: self.is_preferred(member),
             cluster: member.endpoint.cluster.as_ref().map(ToString::to_string),
             metadata: (*member.endpoint.metadata).clone(),
             window_s: evidence.window.as_secs_f64(),
@@ -161,6 +164,14 @@ impl Driver {
             connections: member.instance.connections(),
             attempts,
         }
+    }
+
+    /// By the ramp of a restored or a new instance.
+    fn share_bp(&self, member: &Member, view: &InstanceView) -> u32 {
+        let now = self.clock.now();
+        let young = self.slow_start(member, now);
+        view.share_bp
+            .min(young.map_or(10_000, |ramp| ramp.share_bp(now)))
     }
 
     /// A held answer in words.
@@ -214,6 +225,9 @@ impl Driver {
                 self.override_words(&view.address, Lasting::Disable)
             ),
             ("disabled", _) if !member.endpoint.enabled => "disabled in the registry".to_owned(),
+            ("disabled", _) if member.outside => {
+                "not in the subset, and subset.fallback is none".to_owned()
+            }
             ("disabled", _) => "weight 0 in the registry".to_owned(),
             ("draining", _) => "draining in the registry".to_owned(),
             ("unhealthy", _) if !passes(member) => {
@@ -268,11 +282,15 @@ impl Driver {
                 let cause = view.suppressed.map_or("", |cause| cause.as_str());
                 format!("abnormal but stays ({cause}): {rate}")
             }
-            (_, StateView::In) if view.share_bp < 10_000 => {
-                format!(
-                    "returning, {:.0}% of its traffic: {rate}",
-                    report::percent(view.share_bp)
-                )
+            (_, StateView::In) if self.share_bp(member, view) < 10_000 => {
+                let share = self.share_bp(member, view);
+                let how = if view.share_bp > share {
+                    "new"
+                } else {
+                    "returning"
+                };
+                let share = report::percent(share);
+                format!("{how}, {share:.0}% of its traffic: {rate}")
             }
             (_, StateView::In) if evidence.slow.is_some() => {
                 let slow = evidence.slow.as_ref().map(report::slow_words);

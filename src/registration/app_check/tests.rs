@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::config::types::JsonRule;
 use crate::outlier::policy::CodeSet;
 
 /// An app that answers every request so; its address.

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex};
 pub(crate) enum Says {
     /// A or AAAA records, with their TTL.
     Ips(u32, Vec<IpAddr>),
+    /// SRV records (priority, weight, port, target), with their TTL.
+    Services(u32, Vec<(u16, u16, u16, String)>),
     /// SERVFAIL.
     Fails,
 }
@@ -76,23 +78,34 @@ fn read_question(message: &[u8]) -> (String, u16, usize) {
 }
 
 fn answer(question: &[u8], kind: u16, says: Option<&Says>) -> Vec<u8> {
-    let (code, ttl, ips) = match says {
-        None => (3, 0, &[][..]),
-        Some(Says::Fails) => (2, 0, &[][..]),
-        Some(Says::Ips(ttl, ips)) => (0, *ttl, ips.as_slice()),
+    let (a, aaaa, srv) = (1, 28, 33);
+    let (code, ttl, data): (u8, u32, Vec<Vec<u8>>) = match says {
+        None => (3, 0, Vec::new()),
+        Some(Says::Fails) => (2, 0, Vec::new()),
+        Some(Says::Ips(ttl, ips)) => {
+            let wanted = ips.iter().filter_map(|ip| match ip {
+                IpAddr::V4(ip) => (kind == a).then(|| ip.octets().to_vec()),
+                IpAddr::V6(ip) => (kind == aaaa).then(|| ip.octets().to_vec()),
+            });
+            (0, *ttl, wanted.collect())
+        }
+        Some(Says::Services(ttl, records)) => {
+            let wanted = records.iter().filter(|_| kind == srv);
+            (0, *ttl, wanted.map(service).collect())
+        }
     };
-    let (a, aaaa) = (1, 28);
-    let wanted = |ip: &&IpAddr| (kind == a && ip.is_ipv4()) || (kind == aaaa && ip.is_ipv6());
-    let ips: Vec<&IpAddr> = ips.iter().filter(wanted).collect();
     let mut out = question[..2].to_vec();
-    out.extend([0x85, 0x80 | code, 0, 1, 0, u8::try_from(ips.len()).unwrap()]);
+    out.extend([
+        0x85,
+        0x80 | code,
+        0,
+        1,
+        0,
+        u8::try_from(data.len()).unwrap(),
+    ]);
     out.extend([0, 0, 0, 0]);
     out.extend(&question[12..]);
-    for ip in ips {
-        let data = match ip {
-            IpAddr::V4(ip) => ip.octets().to_vec(),
-            IpAddr::V6(ip) => ip.octets().to_vec(),
-        };
+    for data in data {
         // The name is that of the question.
         out.extend([0xc0, 12]);
         out.extend(kind.to_be_bytes());
@@ -102,4 +115,14 @@ fn answer(question: &[u8], kind: u16, says: Option<&Says>) -> Vec<u8> {
         out.extend(data);
     }
     out
+}
+
+fn service((priority, weight, port, target): &(u16, u16, u16, String)) -> Vec<u8> {
+    let mut data = [*priority, *weight, *port].map(u16::to_be_bytes).concat();
+    for label in target.split('.') {
+        data.push(u8::try_from(label.len()).unwrap());
+        data.extend(label.bytes());
+    }
+    data.push(0);
+    data
 }

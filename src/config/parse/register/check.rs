@@ -158,7 +158,7 @@ fn grpc_service(text: &str, own: Arc<str>) -> Result<(Arc<str>, Arc<str>), Wrong
 }
 
 /// `/status`, or `/status=UP`.
-fn json_rule(text: &str) -> Result<JsonRule, Wrong> {
+pub(in crate::config::parse) fn json_rule(text: &str) -> Result<JsonRule, Wrong> {
     let (pointer, value) = text.split_once('=').unwrap_or((text, WANTED));
     if !pointer.starts_with('/') || value.is_empty() {
         let help = "write `/status`, or with the value that is good: `/status=UP`".to_owned();

@@ -1,0 +1,48 @@
+//! Peak EWMA by the power of two choices: of two instances drawn by weight, the one whose next answer
+//! is expected sooner, (latency x (requests in flight + 1)) / weight. Source: Finagle's
+//! `Balancers.p2cPeakEwma` and linkerd's `linkerd/pool/p2c`. The estimate is `endpoint/latency.rs`.
+
+use std::time::Duration;
+
+use super::{PickContext, draw};
+use crate::endpoint::latency::UNIT;
+use crate::endpoint::selectable::{Entry, Selectable};
+
+/// What is assumed of an instance that has requests in flight and gave no answer yet: it is not
+/// flooded before it has shown what it can do.
+const UNKNOWN: Duration = Duration::from_secs(1);
+
+pub(super) fn pick<'a>(
+    selectable: &'a Selectable,
+    context: &PickContext<'_>,
+    rng: &mut fastrand::Rng,
+) -> Option<&'a Entry> {
+    let first = draw(selectable, context, rng, None)?;
+    let Some(second) = draw(selectable, context, rng, Some(first)) else {
+        return Some(first);
+    };
+    let (a, b) = (cost(first, context), cost(second, context));
+    // a.0 / a.1 <= b.0 / b.1, without a division; on a tie the first drawn.
+    Some(if a.0 * u128::from(b.1) <= b.0 * u128::from(a.1) {
+        first
+    } else {
+        second
+    })
+}
+
+/// (expected time, weight). An idle instance's estimate fades, so that one that was slow long ago is
+/// tried again; one that has requests in flight keeps it: its silence is no good sign.
+fn cost(entry: &Entry, context: &PickContext<'_>) -> (u128, u64) {
+    let in_flight = entry.instance.in_flight();
+    let latency = &entry.instance.latency;
+    let estimate = match in_flight {
+        0 => latency.faded(context.now).unwrap_or(0),
+        _ => latency.latest().unwrap_or_else(|| units(UNKNOWN)),
+    };
+    let time = u128::from(estimate) * (u128::from(in_flight) + 1);
+    (time, u64::from(entry.weight))
+}
+
+fn units(time: Duration) -> u32 {
+    u32::try_from(time.as_nanos() / UNIT.as_nanos()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,262 @@
+//! Active checks of all kinds, on the built proxy.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::harness::{Call, Client, Config, H2Stub, Proxy, Stub, closed_port, eventually};
+
+const SERVING: u8 = 1;
+const NOT_SERVING: u8 = 2;
+
+fn instance(proxy: &Proxy, number: usize) -> Value {
+    let answer = proxy.admin("/api/v1/upstreams/svc/instances");
+    answer["instances"][number].clone()
+}
+
+/// Waits until the check of an instance says so; what it says.
+#[track_caller]
+fn until(proxy: &Proxy, passes: bool) -> String {
+    let mut message = String::new();
+    eventually("the verdict", || {
+        let seen = instance(proxy, 0);
+        message = seen["check_message"].as_str().unwrap().to_owned();
+        seen["check_passes"] == passes && message != "not checked yet"
+    });
+    message
+}
+
+/// An instance whose health service says what it is told to; how often it was asked to be watched.
+fn health(status: &watch::Sender<u8>, can_watch: bool) -> (H2Stub, Arc<AtomicUsize>) {
+    let (status, watches) = (status.clone(), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&watches);
+    let stub = H2Stub::start(move |call| {
+        let (status, watches) = (status.subscribe(), Arc::clone(&counted));
+        async move {
+            if call.request.uri().path().ends_with("Watch") {
+                watches.fetch_add(1, SeqCst);
+                watched(call, status, can_watch).await;
+            } else {
+                checked(call, status).await;
+            }
+        }
+    });
+    (stub, watches)
+}
+
+fn head(status: Option<&str>) -> Response<()> {
+    let mut head = Response::builder().header("content-type", "application/grpc");
+    if let Some(status) = status {
+        head = head.header("grpc-status", status);
+    }
+    head.body(()).unwrap()
+}
+
+async fn checked(mut call: Call, status: watch::Receiver<u8>) {
+    assert_eq!(call.body().await, b"\0\0\0\0\x0a\x0a\x08shop.Svc");
+    let mut stream = call.respond.send_response(head(None), false).unwrap();
+    let message = vec![0, 0, 0, 0, 2, 8, *status.borrow()];
+    stream.send_data(Bytes::from(message), false).unwrap();
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", "0".parse().unwrap());
+    stream.send_trailers(trailers).unwrap();
+}
+
+async fn watched(mut call: Call, mut status: watch::Receiver<u8>, can: bool) {
+    if !can {
+        call.respond.send_response(head(Some("12")), true).unwrap();
+        return;
+    }
+    let mut stream = call.respond.send_response(head(None), false).unwrap();
+    loop {
+        let message = vec![0, 0, 0, 0, 2, 8, *status.borrow_and_update()];
+        if stream.send_data(Bytes::from(message), false).is_err() {
+            return;
+        }
+        if status.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_watched_grpc_service_turns_at_once() {
+    let (status, _kept) = watch::channel(SERVING);
+    let (stub, watches) = health(&status, true);
+    // After the first check nothing but the watch can tell.
+    let keys = "protocol: grpc\nhealth_check: {grpc: shop.Svc, interval: 24h}";
+    let proxy = Config::svc_with(&[stub.address], keys).start();
+    eventually("the watch", || watches.load(SeqCst) == 1);
+    until(&proxy, true);
+    status.send_replace(NOT_SERVING);
+    assert_eq!(until(&proxy, false), "NOT_SERVING (watched)");
+    status.send_replace(SERVING);
+    assert_eq!(until(&proxy, true), "SERVING (watched)");
+    assert_eq!(watches.load(SeqCst), 1);
+}
+
+#[test]
+fn without_watch_the_periodic_check_tells() {
+    let (status, _kept) = watch::channel(SERVING);
+    let (stub, watches) = health(&status, false);
+    let keys = "protocol: grpc\nhealth_check: {grpc: shop.Svc, interval: 20ms, rise: 1, fall: 2}";
+    let proxy = Config::svc_with(&[stub.address], keys).start();
+    until(&proxy, true);
+    status.send_replace(NOT_SERVING);
+    let message = until(&proxy, false);
+    assert!(message.ends_with("not serving: NOT_SERVING"), "{message}");
+    status.send_replace(SERVING);
+    until(&proxy, true);
+    assert_eq!(watches.load(SeqCst), 1, "UNIMPLEMENTED is not asked again");
+}
+
+#[test]
+fn a_watch_that_breaks_off_begins_again_after_a_check() {
+    let (status, kept) = watch::channel(SERVING);
+    let stopped = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&stopped);
+    let stub = H2Stub::start(move |mut call| {
+        let (status, counted) = (kept.clone(), Arc::clone(&counted));
+        async move {
+            if !call.request.uri().path().ends_with("Watch") {
+                checked(call, status).await;
+            } else if counted.fetch_add(1, SeqCst) == 0 {
+                call.respond.send_reset(h2::Reason::INTERNAL_ERROR);
+            } else {
+                watched(call, status, true).await;
+            }
+        }
+    });
+    let keys = "protocol: grpc\nhealth_check: {grpc: shop.Svc, interval: 24h}";
+    let proxy = Config::svc_with(&[stub.address], keys).start();
+    eventually("the second watch", || stopped.load(SeqCst) == 2);
+    status.send_replace(NOT_SERVING);
+    until(&proxy, false);
+}
+
+/// An instance whose every answer is this body at the moment.
+fn saying(body: &watch::Sender<&'static str>) -> Stub {
+    let body = body.subscribe();
+    Stub::script(move |peer| {
+        while peer.request().is_some() {
+            let body = *body.borrow();
+            let length = body.len();
+            peer.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}"
+            ));
+        }
+    })
+}
+
+#[test]
+fn the_body_of_an_answer_decides() {
+    let up = r#"{"status":"UP","components":{}}"#;
+    let (body, _kept) = watch::channel(up);
+    let stub = saying(&body);
+    for (look, good, bad, says) in [
+        (
+            "json_pointer: /status",
+            up,
+            r#"{"status":"OUT_OF_SERVICE"}"#,
+            "/status is OUT_OF_SERVICE, not UP",
+        ),
+        (
+            "json_pointer: /status",
+            up,
+            r#"{"status":"DOWN"}"#,
+            "/status is DOWN, not UP",
+        ),
+        (
+            "body: ready",
+            "all ready",
+            "starting",
+            "answered 200, without `ready` in its body",
+        ),
+    ] {
+        body.send_replace(good);
+        let keys = format!("health_check: {{http: /h, {look}, interval: 20ms, rise: 1, fall: 1}}");
+        let proxy = Config::svc_with(&[stub.address], &keys).start();
+        until(&proxy, true);
+        body.send_replace(bad);
+        assert_eq!(until(&proxy, false), says);
+        let view = instance(&proxy, 0);
+        assert_eq!(view["state"], "unhealthy");
+        assert!(view["why"].as_str().unwrap().contains(says), "{view}");
+        body.send_replace(good);
+        until(&proxy, true);
+    }
+}
+
+#[test]
+fn a_program_decides_and_is_told_which_instance() {
+    let (one, other) = (Stub::ok(), Stub::ok());
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "test -e {}/$CHECK_PORT && {{ echo $CHECK_ADDRESS is broken; exit 1; }}; echo $CHECK_SERVICE is fine",
+        folder.path().display()
+    );
+    let keys = format!(
+        "health_check: {{exec: [/bin/sh, -c, '{script}'], interval: 30ms, timeout: 10s, rise: 1, fall: 1}}"
+    );
+    let proxy = Config::svc_with(&[one.address, other.address], &keys).start();
+    assert_eq!(until(&proxy, true), "svc is fine");
+    let mark = folder.path().join(one.address.port().to_string());
+    std::fs::write(&mark, "").unwrap();
+    let message = until(&proxy, false);
+    assert!(
+        message.ends_with(&format!(": {} is broken", one.address)),
+        "{message}"
+    );
+    assert_eq!(instance(&proxy, 1)["check_passes"], true);
+    std::fs::remove_file(mark).unwrap();
+    until(&proxy, true);
+}
+
+#[test]
+fn when_all_fail_their_checks_all_serve_or_none_whatever_the_kind() {
+    let stub = Stub::ok();
+    let (_kept, closed) = closed_port();
+    let kinds = [
+        format!("tcp: true, port: {}", closed.port()),
+        "http: /health, expect: 204".to_owned(),
+        "http: /health, json_pointer: /status".to_owned(),
+        "grpc: shop.Svc".to_owned(),
+        "exec: [/bin/false]".to_owned(),
+    ];
+    for kind in kinds {
+        let keys = |word: &str| {
+            format!(
+                "when_all_unhealthy: {word}\nhealth_check: {{{kind}, interval: 50ms, timeout: 10s}}"
+            )
+        };
+        let proxy = Config::svc_with(&[stub.address], &keys("use_all")).start();
+        until(&proxy, false);
+        assert_eq!(
+            Client::connect(proxy.address).get("/").status(),
+            200,
+            "{kind}"
+        );
+        let proxy = Config::svc_with(&[stub.address], &keys("refuse")).start();
+        until(&proxy, false);
+        let answer = Client::connect(proxy.address).get("/");
+        let told = (answer.status(), answer.reason());
+        assert_eq!(told, (503, Some("no_healthy_instances")), "{kind}");
+    }
+}
+
+#[test]
+fn a_reload_changes_the_check_and_clears_its_verdict() {
+    let stub = Stub::ok();
+    let proxy = Config::svc_with(
+        &[stub.address],
+        "health_check: {http: /health, expect: 204, interval: 24h}",
+    )
+    .start();
+    until(&proxy, false);
+    proxy.reload(&proxy.config_text().replace("expect: 204", "expect: 200"));
+    assert_eq!(until(&proxy, true), "answered 200");
+}
