@@ -4,6 +4,7 @@
 
 mod policy;
 mod register;
+mod resilience;
 mod route;
 mod service;
 
@@ -16,6 +17,7 @@ pub(crate) fn describe(path: &str) -> Option<&'static str> {
 /// Key and line of every key.
 pub(crate) fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
     let services = service::KEYS.iter().chain(route::KEYS);
+    let services = services.chain(resilience::KEYS);
     let more = services
         .chain(MORE)
         .chain(policy::KEYS)
@@ -127,7 +129,7 @@ const KEYS: &[(&str, &str)] = &[
     ),
     (
         "state_file",
-        "File in which ejections survive a restart; an empty text is none.",
+        "File in which ejections and open circuit breakers survive a restart; an empty text is none.",
     ),
     (
         "limits",

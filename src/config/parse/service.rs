@@ -8,6 +8,7 @@ use super::endpoint::{endpoints, list_shape};
 use super::health::health_check;
 use super::reader::{Context, Field, Map};
 use super::record::{HOST, Shape};
+use super::resilience::{bulkhead, circuit_breaker};
 use super::retry::{pool, retry, timeouts};
 use super::route::routes;
 use super::value::{Wrong, integer};
@@ -16,8 +17,8 @@ use crate::config::document::{Node, Value};
 use crate::config::environment::Overrides;
 use crate::config::suggest;
 use crate::config::types::{
-    ForwardedHeaders, HostHeader, LoadBalancer, Pool, Protocol, Retry, Service, Timeouts, Via,
-    WhenAllUnhealthy,
+    Bulkhead, CircuitBreaker, ForwardedHeaders, HostHeader, LoadBalancer, Pool, Protocol, Retry,
+    Service, Shares, Timeouts, Via, WhenAllUnhealthy,
 };
 
 /// `defaults`.
@@ -102,8 +103,6 @@ pub(crate) fn belongs(key: &str, top: &[&str]) -> Option<String> {
 fn common(map: &Map<'_>, base: &Service) -> Service {
     map.later(&[
         "hedge",
-        "circuit_breaker",
-        "bulkhead",
         "fallback",
         "hash",
         "subset",
@@ -186,6 +185,8 @@ pub(super) fn per_route(map: &Map<'_>, base: &Service) -> Service {
     Service {
         timeout: timeouts(map.child("timeout"), &base.timeout),
         retry: retry(map.child("retry"), &base.retry),
+        circuit_breaker: circuit_breaker(map.child("circuit_breaker"), &base.circuit_breaker),
+        bulkhead: bulkhead(map.child("bulkhead"), &base.bulkhead),
         rules: Vec::new(),
         ..base.clone()
     }
@@ -317,6 +318,9 @@ impl Service {
             load_balancer: LoadBalancer::P2cLeastRequest,
             timeout: Timeouts::builtin(),
             retry: Retry::builtin(),
+            circuit_breaker: CircuitBreaker::builtin(),
+            bulkhead: Bulkhead::builtin(),
+            shares: Shares::default(),
             pool: Pool::builtin(),
             health_check: None,
             when_all_unhealthy: WhenAllUnhealthy::UseAll,
