@@ -5,6 +5,7 @@
 
 mod answer;
 mod api;
+mod breakers;
 mod bundle;
 mod call;
 mod config;

@@ -1,6 +1,7 @@
 //! The commands of the binary, one file each. Live ones ask the admin listener of a running process
 //! through `cli/client.rs` and print by `cli/output.rs`.
 
+pub mod breaker;
 pub mod bundle;
 pub mod check;
 pub mod client;
@@ -58,6 +59,9 @@ pub enum LiveCommand {
     Disable(overrides::TimedArgs),
     /// End a disable.
     Enable(overrides::OrderArgs),
+    /// Force a circuit breaker open or closed for a time, or leave it to the rules.
+    #[command(subcommand)]
+    Breaker(breaker::BreakerCommand),
     /// Operators' orders in force; `clear ID` ends one.
     Overrides(overrides::OverridesArgs),
     /// Names that can be asked for.
@@ -109,6 +113,7 @@ impl LiveCommand {
             Self::Hold(args) => overrides::timed("hold", args, env, out, err),
             Self::Disable(args) => overrides::timed("disable", args, env, out, err),
             Self::Enable(args) => overrides::momentary("enable", args, env, out, err),
+            Self::Breaker(command) => breaker::run(command, env, out, err),
             Self::Overrides(args) => overrides::run(args, env, out, err),
             Self::Services(args) => services::services(args, env, out, err),
             Self::Hosts(args) => services::hosts(args, env, out, err),

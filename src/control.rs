@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-pub use self::orders::{OrderReply, OverrideOrder};
+pub use self::orders::{BreakerWish, OrderReply, OverrideOrder};
 use self::reload::Asker;
 use crate::outlier::book::Signed;
 use crate::registration::Left;
@@ -31,6 +31,8 @@ use crate::status::{
 pub enum Question {
     /// The end of an override by its number.
     ClearOverride(u64, Signed, OrderReply),
+    /// An order for a circuit breaker.
+    Breaker(Box<BreakerWish>, OrderReply),
     /// An override of an instance.
     Order(Box<OverrideOrder>, OrderReply),
     /// Take the app off the lists of its registries, for good.
@@ -130,6 +132,18 @@ impl ControlHandle {
         order: OverrideOrder,
     ) -> Result<Option<Result<OverrideDone, OverrideRefused>>, NoAnswer> {
         self.ask(|reply| Question::Order(Box::new(order), reply))
+            .await
+    }
+
+    /// Orders something for a circuit breaker; `None`: there is no such upstream.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn order_breaker(
+        &self,
+        wish: BreakerWish,
+    ) -> Result<Option<Result<OverrideDone, OverrideRefused>>, NoAnswer> {
+        self.ask(|reply| Question::Breaker(Box::new(wish), reply))
             .await
     }
 

@@ -18,6 +18,8 @@ pub enum Reason {
     BlockedCrossSite,
     /// The request body is larger than the limit.
     BodyTooLarge,
+    /// The circuit breaker is open.
+    CircuitOpen,
     /// The app went away (in logs only).
     ClientClosed,
     /// The app was too slow with its head or body.
@@ -42,7 +44,7 @@ pub enum Reason {
     NoInstances,
     /// No service of that name.
     NoRoute,
-    /// Pool full.
+    /// Bulkhead or pool full.
     Overflow,
     /// The request's time was over.
     RequestTimeout,
@@ -60,11 +62,12 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for metrics and docs.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::AttemptTimeout,
         Self::BadRequest,
         Self::BlockedCrossSite,
         Self::BodyTooLarge,
+        Self::CircuitOpen,
         Self::ClientClosed,
         Self::ClientTimeout,
         Self::Connect,
@@ -128,6 +131,7 @@ impl Reason {
             Self::BadRequest => ("bad_request", 400, 13),
             Self::BlockedCrossSite => ("blocked_cross_site", 403, 7),
             Self::BodyTooLarge => ("body_too_large", 413, 8),
+            Self::CircuitOpen => ("circuit_open", 503, 14),
             Self::ClientClosed => ("client_closed", 499, 1),
             Self::ClientTimeout => ("client_timeout", 408, 4),
             Self::Connect => ("connect", 405, 12),

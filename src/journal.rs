@@ -15,7 +15,7 @@ use crate::sink::Lines;
 const VERSION: u8 = 1;
 
 /// What events are called. The conformance tests hold it up to what is emitted.
-pub const EVENTS: [&str; 30] = [
+pub const EVENTS: [&str; 35] = [
     "listening",
     "stopped",
     "drain_started",
@@ -34,6 +34,11 @@ pub const EVENTS: [&str; 30] = [
     "would_restore",
     "instance_left",
     "correlated_failure",
+    "breaker_opened",
+    "breaker_half_open",
+    "breaker_closed",
+    "would_open",
+    "would_close",
     "override_set",
     "override_expired",
     "override_cleared",

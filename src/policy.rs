@@ -1,8 +1,11 @@
 //! What happens to a request between its route and its answer: attempts, their limits, retries.
 //! The order lives in `policy/stack.rs` alone.
 
+pub mod admission;
 pub mod attempt;
+pub mod breaker;
 pub mod budget;
+pub mod bulkhead;
 mod follow_up;
 pub mod limits;
 pub mod outcome;

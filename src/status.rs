@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::metrics::cells::UpstreamReading;
 
 mod registration;
+mod resilience;
 
 pub use registration::{AppStatus, Heartbeats, RegistrationStatus};
+pub use resilience::{BreakerStatus, BulkheadStatus};
 
 /// The process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -197,6 +199,12 @@ pub struct UpstreamSummary {
     pub last_resort: bool,
     /// Why nothing can be picked, if so.
     pub unavailable: Option<String>,
+    /// Its circuit breaker; absent while it is disabled and nothing is ordered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<BreakerStatus>,
+    /// Its bulkhead.
+    #[serde(default)]
+    pub bulkhead: BulkheadStatus,
 }
 
 /// One instance with everything that is known of it.
@@ -358,6 +366,8 @@ pub struct Decisions {
     pub durations: [u64; 8],
     /// Sum of those seconds.
     pub duration_sum_s: f64,
+    /// Changes of state of circuit breakers, by (route, to).
+    pub transitions: BTreeMap<(Option<Arc<str>>, &'static str), u64>,
 }
 
 /// Everything metrics and `upstreams/{u}` need of one upstream.
@@ -386,6 +396,10 @@ pub struct RouteStatus {
     pub matches: String,
     /// Request counters; its requests are in those of the upstream too.
     pub counters: UpstreamReading,
+    /// Its circuit breaker, if it has its own, as that of an upstream.
+    pub breaker: Option<BreakerStatus>,
+    /// Its bulkhead, if it has its own.
+    pub bulkhead: Option<BulkheadStatus>,
 }
 
 /// An operator's order in force.
@@ -395,9 +409,13 @@ pub struct OverrideStatus {
     pub id: String,
     /// The upstream.
     pub upstream: String,
-    /// Which instance.
-    pub instance: String,
-    /// `eject`, `hold`, `disable`.
+    /// Which instance; none for a circuit breaker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// Which route's circuit breaker; none for an instance or the upstream's own breaker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// `eject`, `hold`, `disable`; `breaker_force_open`, `breaker_force_closed`, `breaker_disable`.
     pub kind: String,
     /// When it was given, RFC 3339.
     pub since: String,
@@ -432,7 +450,8 @@ pub struct OverrideDone {
 /// An order that was not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverrideRefused {
-    /// For programs: cap_full, last_instance, unknown, not_ejected, not_disabled, too_many.
+    /// For programs: cap_full, last_instance, unknown, not_ejected, not_disabled, too_many;
+    /// unknown_route, shared_breaker, not_ordered.
     pub cause: String,
     /// For people, with the numbers.
     pub message: String,

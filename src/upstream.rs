@@ -21,6 +21,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
 use crate::clock::Timestamp;
+use crate::config::types::Service;
 use crate::endpoint::Address;
 use crate::endpoint::instance::{FailureRecord, Instance};
 use crate::endpoint::ledger::Ledger;
@@ -80,7 +81,8 @@ pub struct Upstream {
     workers: usize,
     selectable: ArcSwap<Selectable>,
     trials: Mutex<Vec<TrialReport>>,
-    wake: Notify,
+    /// Breakers tell by it too that they have news.
+    wake: Arc<Notify>,
     published: Notify,
     last_request: AtomicU64,
     asleep: AtomicBool,
@@ -91,16 +93,17 @@ impl Upstream {
     /// An upstream whose registry has not answered yet.
     pub fn new(name: Arc<str>, workers: usize) -> Self {
         let policy = Arc::new(Policy::builtin(false));
+        let wake = Arc::new(Notify::new());
         Self {
             name,
             cells: UpstreamCells::new(workers),
             budget: Mutex::default(),
-            own_state: Arc::new(RouteState::own()),
+            own_state: Arc::new(RouteState::own(workers, Arc::clone(&wake))),
             route_states: Mutex::default(),
             workers,
             selectable: ArcSwap::from_pointee(Selectable::waiting(policy)),
             trials: Mutex::default(),
-            wake: Notify::new(),
+            wake,
             published: Notify::new(),
             last_request: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
@@ -124,11 +127,24 @@ impl Upstream {
         let old = std::mem::take(&mut *states);
         let kept = |name: &Arc<str>| {
             let known = old.iter().find(|state| state.name.as_ref() == Some(name));
-            let new = || Arc::new(RouteState::named(Arc::clone(name), self.workers));
+            let new = || {
+                let news = Arc::clone(&self.wake);
+                Arc::new(RouteState::named(Arc::clone(name), self.workers, news))
+            };
             known.map_or_else(new, Arc::clone)
         };
         *states = names.map(kept).collect();
         states.clone()
+    }
+
+    /// The settings of the day for the breakers and bulkheads of the upstream and its routes.
+    pub fn configure(&self, service: &Service, now: Timestamp) {
+        self.own_state.configure(service, now);
+        for rule in &service.rules {
+            if let Some(state) = self.route_state(&rule.name) {
+                state.configure(&rule.service, now);
+            }
+        }
     }
 
     /// The live part of the route `name`.

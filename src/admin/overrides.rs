@@ -1,4 +1,4 @@
-//! Overrides of instances: set, list, undo.
+//! Overrides of instances: set; those of breakers too (`admin/breakers.rs`): list, undo.
 
 use std::time::Duration;
 
@@ -135,9 +135,9 @@ async fn order(call: Call, kind: OverrideKind) -> Result<Answer, Fault> {
     }
 }
 
-fn refusal(refused: OverrideRefused) -> Fault {
+pub(super) fn refusal(refused: OverrideRefused) -> Fault {
     let status = match &*refused.cause {
-        "unknown" => StatusCode::NOT_FOUND,
+        "unknown" | "unknown_route" => StatusCode::NOT_FOUND,
         _ => StatusCode::CONFLICT,
     };
     Fault::new(status, &refused.cause, refused.message, refused.hint)

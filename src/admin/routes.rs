@@ -11,8 +11,8 @@ use percent_encoding::percent_decode_str;
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::{
-    api, bundle, config, events, history, lifecycle, openapi, overrides, registrations, registry,
-    services,
+    api, breakers, bundle, config, events, history, lifecycle, openapi, overrides, registrations,
+    registry, services,
 };
 use crate::config::suggest::nearest;
 
@@ -23,6 +23,7 @@ const TABLES: &[&[Route]] = &[
     services::ROUTES,
     registrations::ROUTES,
     overrides::ROUTES,
+    breakers::ROUTES,
     config::ROUTES,
     events::ROUTES,
     bundle::ROUTES,

@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 use crate::config::diagnostic::Diagnostic;
 use crate::config::settings::Setting;
 use crate::status::{
-    AppStatus, InstanceStatus, OverrideStatus, RegistrationStatus, RegistryStatus, RouteStatus,
-    UpstreamStatus, UpstreamSummary,
+    AppStatus, BreakerStatus, BulkheadStatus, InstanceStatus, OverrideStatus, RegistrationStatus,
+    RegistryStatus, RouteStatus, UpstreamStatus, UpstreamSummary,
 };
 
 /// Every answer that is no success.
@@ -63,6 +63,12 @@ pub struct RouteView {
     pub rejected: u64,
     /// Second and further tries.
     pub retries: u64,
+    /// Its circuit breaker; absent: it shares that of the upstream, or it is disabled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<BreakerStatus>,
+    /// Its bulkhead; absent: it shares that of the upstream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bulkhead: Option<BulkheadStatus>,
 }
 
 impl From<&RouteStatus> for RouteView {
@@ -75,6 +81,8 @@ impl From<&RouteStatus> for RouteView {
             in_flight: counters.in_flight,
             rejected: counters.rejected.iter().sum(),
             retries: counters.retries,
+            breaker: route.breaker.clone(),
+            bulkhead: route.bulkhead.clone(),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::watch::{WatchArgs, watched};
 use crate::admin::views::UpstreamDetail;
 use crate::config::diagnostic::Code;
 use crate::config::environment::Environment;
-use crate::status::InstanceStatus;
+use crate::status::{BreakerStatus, BulkheadStatus, InstanceStatus};
 
 /// Arguments.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -125,6 +125,7 @@ fn upstream(detail: UpstreamDetail, out: &mut dyn Write) -> io::Result<()> {
     )?;
     let (policy, at, mode) = (&summary.policy, &summary.policy_at, &summary.mode);
     writeln!(out, "policy {policy} ({at}), mode {mode}")?;
+    guards(summary.breaker.as_ref(), Some(&summary.bulkhead), "", out)?;
     let last = summary.age_s.map(|s| format!(", answered {} ago", age(s)));
     writeln!(
         out,
@@ -159,6 +160,7 @@ fn upstream(detail: UpstreamDetail, out: &mut dyn Write) -> io::Result<()> {
             route.retries,
             route.rejected
         )?;
+        guards(route.breaker.as_ref(), route.bulkhead.as_ref(), "  ", out)?;
     }
     let mut instances = detail.instances;
     sort_instances(&mut instances);
@@ -187,6 +189,44 @@ fn upstream(detail: UpstreamDetail, out: &mut dyn Write) -> io::Result<()> {
             decision.count,
             decision.what,
             labels.join(", ")
+        )?;
+    }
+    Ok(())
+}
+
+/// Circuit breaker and bulkhead, one a line.
+fn guards(
+    breaker: Option<&BreakerStatus>,
+    bulkhead: Option<&BulkheadStatus>,
+    indent: &str,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    if let Some(breaker) = breaker {
+        let BreakerStatus {
+            mode, state, why, ..
+        } = breaker;
+        let would = breaker.would_be.as_deref().filter(|would| would != state);
+        let would = would.map(|would| format!(", would be {would}"));
+        let would = would.unwrap_or_default();
+        writeln!(
+            out,
+            "{indent}circuit breaker {state}{would} (mode {mode}): {why}"
+        )?;
+    }
+    if let Some(bulkhead) = bulkhead {
+        let BulkheadStatus {
+            in_use,
+            limit,
+            waiting,
+            max_queue,
+        } = bulkhead;
+        let queue = match max_queue {
+            0 => "none may wait".to_owned(),
+            most => format!("{waiting} of {most} wait"),
+        };
+        writeln!(
+            out,
+            "{indent}bulkhead {in_use} of {limit} places taken, {queue}"
         )?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::client::Failure;
 use crate::config::environment::Environment;
-use crate::status::{InstanceStatus, UpstreamSummary};
+use crate::status::{BreakerStatus, InstanceStatus, UpstreamSummary};
 
 /// How to print.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -167,6 +167,12 @@ pub(super) fn upstream_state(upstream: &UpstreamSummary) -> (u8, Tone, &'static 
         (0, Tone::Bad, "unavailable")
     } else if upstream.last_resort {
         (1, Tone::Bad, "last resort")
+    } else if upstream
+        .breaker
+        .as_ref()
+        .is_some_and(BreakerStatus::refuses)
+    {
+        (1, Tone::Bad, "breaker open")
     } else if upstream.ejected > 0 {
         (2, Tone::Warn, "ejecting")
     } else if upstream.stale || upstream.held.is_some() || upstream.error.is_some() {

@@ -128,13 +128,13 @@ fn order(
 }
 
 /// Who gives orders from the command line, if nobody says.
-fn actor(given: Option<&str>, env: &dyn Environment) -> String {
+pub(super) fn actor(given: Option<&str>, env: &dyn Environment) -> String {
     let named = given.map(str::to_owned);
     let user = || env.variable("USER").filter(|user| !user.is_empty());
     named.or_else(user).unwrap_or_else(|| "cli".to_owned())
 }
 
-fn done(
+pub(super) fn done(
     client: &AdminClient,
     answer: &Value,
     show: &ShowArgs,
@@ -208,10 +208,12 @@ fn list(args: &OverridesArgs, env: &dyn Environment, out: &mut dyn Write) -> Res
                 return Ok(0);
             }
             let head = [
-                "ID", "KIND", "UPSTREAM", "INSTANCE", "LEFT", "FORCED", "BY", "NOTE",
+                "ID", "KIND", "UPSTREAM", "OF", "LEFT", "FORCED", "BY", "NOTE",
             ];
             let mut table = Table::new(&head, 1);
             for entry in list.overrides {
+                let route = entry.route.map(|route| format!("route {route}"));
+                let whose = entry.instance.or(route);
                 let forced = if entry.forced { "yes" } else { "no" };
                 table.row(
                     Tone::Warn,
@@ -219,7 +221,7 @@ fn list(args: &OverridesArgs, env: &dyn Environment, out: &mut dyn Write) -> Res
                         entry.id,
                         entry.kind,
                         entry.upstream,
-                        entry.instance,
+                        whose.unwrap_or_else(|| "-".to_owned()),
                         age(entry.left_s),
                         forced.to_owned(),
                         entry.actor,

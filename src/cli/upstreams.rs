@@ -7,7 +7,7 @@ use super::output::{Format, ShowArgs, Table, age, dash, finish, json, upstream_s
 use super::watch::{WatchArgs, watched};
 use crate::admin::views::Upstreams;
 use crate::config::environment::Environment;
-use crate::status::UpstreamSummary;
+use crate::status::{BulkheadStatus, UpstreamSummary};
 
 /// Arguments.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -67,7 +67,14 @@ pub(super) fn table(mut upstreams: Vec<UpstreamSummary>, wide: bool) -> Table {
         "UPSTREAM", "STATE", "USABLE", "EJECTED", "POLICY", "MODE", "SOURCE", "AGE",
     ];
     if wide {
-        head.extend(["POLICY AT", "ROUTABLE", "ALSO CALLED", "STATES"]);
+        head.extend([
+            "POLICY AT",
+            "ROUTABLE",
+            "ALSO CALLED",
+            "STATES",
+            "BREAKER",
+            "BULKHEAD",
+        ]);
     }
     head.push("NOTE");
     let mut table = Table::new(&head, 1);
@@ -77,6 +84,10 @@ pub(super) fn table(mut upstreams: Vec<UpstreamSummary>, wide: bool) -> Table {
         let called = [upstream.aliases.as_slice(), &upstream.hosts].concat();
         let states = upstream.states.iter().filter(|(_, n)| **n > 0);
         let states: Vec<String> = states.map(|(state, n)| format!("{n} {state}")).collect();
+        let breaker = upstream.breaker.map(|breaker| breaker.state);
+        let breaker = breaker.unwrap_or_default();
+        let BulkheadStatus { in_use, limit, .. } = upstream.bulkhead;
+        let bulkhead = format!("{in_use}/{limit}");
         let mut row = vec![
             upstream.name,
             state.to_owned(),
@@ -92,6 +103,8 @@ pub(super) fn table(mut upstreams: Vec<UpstreamSummary>, wide: bool) -> Table {
             row.push(upstream.routable.to_string());
             row.push(dash(called.join(",")));
             row.push(dash(states.join(", ")));
+            row.push(dash(breaker));
+            row.push(bulkhead);
         }
         row.push(note);
         table.row(tone, row);
@@ -105,6 +118,9 @@ fn note(upstream: &UpstreamSummary) -> String {
     if upstream.last_resort {
         notes.push("no instance is good, all are used");
     }
+    let breaker = upstream.breaker.as_ref().filter(|b| b.label() != "closed");
+    let breaker = breaker.map(|b| format!("circuit breaker {}: {}", b.state, b.why));
+    notes.extend(breaker.as_deref());
     notes.extend(upstream.held.as_deref());
     notes.extend(upstream.error.as_deref());
     if upstream.cached_unix_s.is_some() {

@@ -5,6 +5,7 @@
 mod picking;
 mod policy;
 mod register;
+mod resilience;
 mod route;
 mod service;
 
@@ -18,6 +19,7 @@ pub(crate) fn describe(path: &str) -> Option<&'static str> {
 pub(crate) fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
     let services = service::KEYS.iter().chain(route::KEYS);
     let services = services.chain(picking::KEYS);
+    let services = services.chain(resilience::KEYS);
     let more = services
         .chain(MORE)
         .chain(policy::KEYS)
@@ -129,7 +131,7 @@ const KEYS: &[(&str, &str)] = &[
     ),
     (
         "state_file",
-        "File in which ejections survive a restart; an empty text is none.",
+        "File in which ejections and open circuit breakers survive a restart; an empty text is none.",
     ),
     (
         "limits",

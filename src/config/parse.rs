@@ -15,6 +15,7 @@ pub(crate) mod reader;
 pub(crate) mod record;
 pub(crate) mod register;
 pub(crate) mod registry;
+pub(crate) mod resilience;
 pub(crate) mod retry;
 mod route;
 pub(crate) mod service;

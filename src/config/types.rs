@@ -15,6 +15,7 @@ use super::settings::Inputs;
 mod balancing;
 mod register;
 mod registry;
+mod resilience;
 mod route;
 
 pub use balancing::{Balancing, HashOn, LoadBalancer, Locality, Prefer, Subset, SubsetFallback};
@@ -27,6 +28,7 @@ pub use registry::{
     ZookeeperLayout, grpc_port,
 };
 
+pub use resilience::{BreakerMode, Bulkhead, CircuitBreaker, Shares};
 pub use route::{HeaderMatch, PathMatch, RouteMatch, RouteRule};
 
 pub use super::policy_set::{FileVersion, PolicyEntry, PolicyProtocol, PolicySet, RejectedFile};
@@ -287,6 +289,12 @@ pub struct Service {
     pub timeout: Timeouts,
     /// Second tries.
     pub retry: Retry,
+    /// Refuses early while too much fails.
+    pub circuit_breaker: CircuitBreaker,
+    /// Bound of requests at a time.
+    pub bulkhead: Bulkhead,
+    /// Which of both is that of the whole service; only where this is a route of one.
+    pub shares: Shares,
     /// Connections to instances.
     pub pool: Pool,
     /// Active check.

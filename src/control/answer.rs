@@ -24,6 +24,7 @@ impl Plane {
     pub(super) fn answer(&mut self, question: Question) {
         match question {
             Question::ClearOverride(id, signed, reply) => self.clear_override(id, signed, reply),
+            Question::Breaker(wish, reply) => self.order_breaker(*wish, reply),
             Question::Order(order, reply) => self.order(*order, reply),
             Question::Deregister(reply) => self.deregister(reply),
             Question::Names(reply) => {

@@ -8,7 +8,8 @@ use super::plane::Plane;
 use crate::endpoint::Address;
 use crate::outlier::book::{Order, Signed};
 use crate::outlier::detector::OverrideKind;
-use crate::outlier::driver::Command;
+use crate::outlier::driver::{BreakerOrder, Command};
+use crate::policy::breaker::words as breaker;
 use crate::status::{OverrideDone, OverrideRefused};
 
 /// What an operator orders for one instance.
@@ -24,6 +25,19 @@ pub struct OverrideOrder {
     pub ttl: Option<Duration>,
     /// Beyond the cap.
     pub force: bool,
+    /// By whom and why.
+    pub signed: Signed,
+}
+
+/// What an operator orders for a circuit breaker.
+#[derive(Clone, Debug)]
+pub struct BreakerWish {
+    /// The upstream's own name.
+    pub upstream: String,
+    /// Which route's; `None`: the upstream's own.
+    pub route: Option<String>,
+    /// What, and how long; `None`: the rules decide again.
+    pub order: Option<(breaker::Order, Duration)>,
     /// By whom and why.
     pub signed: Signed,
 }
@@ -51,6 +65,28 @@ impl Plane {
         let (answer, answered) = oneshot::channel();
         // A driver that ended meanwhile is no upstream any more.
         let _gone = commands.send(Command::Override(order, answer));
+        tokio::spawn(async move {
+            let _gone = reply.send(answered.await.ok());
+        });
+    }
+
+    pub(super) fn order_breaker(&mut self, wish: BreakerWish, reply: OrderReply) {
+        self.last_override += 1;
+        let id = self.last_override;
+        let live = self.upstreams.get(&*wish.upstream);
+        let Some(commands) = live.map(|live| live.commands.clone()) else {
+            let _gone = reply.send(None);
+            return;
+        };
+        let order = Box::new(BreakerOrder {
+            id,
+            route: wish.route,
+            order: wish.order,
+            signed: wish.signed,
+        });
+        let (answer, answered) = oneshot::channel();
+        // A driver that ended meanwhile is no upstream any more.
+        let _gone = commands.send(Command::Breaker(order, answer));
         tokio::spawn(async move {
             let _gone = reply.send(answered.await.ok());
         });

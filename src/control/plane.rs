@@ -310,9 +310,12 @@ impl Plane {
     ) {
         let key = self.registries.key(&self.config, name, service);
         let policy = self.policy_of(name, service);
+        let now = self.clock.now();
         let route = |upstream: &Arc<Upstream>| {
             let settings = Settings::new(Arc::clone(service), name);
-            Arc::new(Route::new(Arc::clone(upstream), settings))
+            let route = Arc::new(Route::new(Arc::clone(upstream), settings));
+            upstream.configure(service, now);
+            route
         };
         if let Some(mut live) = live {
             let gone = change.gone.contains(&live.policy.name);
@@ -328,9 +331,9 @@ impl Plane {
                     old_policy_gone: gone,
                     source,
                 };
+                live.route = route(&live.upstream);
                 // A driver that is gone has no settings to change.
                 let _gone = live.commands.send(Command::Settings(Box::new(settings)));
-                live.route = route(&live.upstream);
                 live.policy = policy;
                 live.key = key;
                 live.discovered = discovered;
@@ -339,6 +342,7 @@ impl Plane {
             return;
         }
         let upstream = Arc::new(Upstream::new(Arc::clone(name), self.workers));
+        let route = route(&upstream);
         let (commands, queue) = mpsc::unbounded_channel();
         self.seed = self
             .seed
@@ -361,7 +365,7 @@ impl Plane {
         });
         tokio::spawn(driver.run(queue));
         let live = LiveUpstream {
-            route: route(&upstream),
+            route,
             upstream,
             discovered,
             since: self.clock.now(),

@@ -90,11 +90,17 @@ impl StateKeeper {
                 .entries
                 .iter()
                 .any(|e| *e.policy.name == *kept.policy && e.policy.mode != Mode::Disabled);
+        let now = WallMs::from(wall_now());
         let instances = match lives {
-            true => kept.recall(WallMs::from(wall_now())),
+            true => kept.recall(now),
             false => Vec::new(),
         };
-        Recalled { instances }
+        let breakers = kept.breakers.into_iter();
+        let breakers = breakers.map(|one| (one.route, one.trials_unix_ms.since(now)));
+        Recalled {
+            instances,
+            breakers: breakers.collect(),
+        }
     }
 }
 

@@ -483,7 +483,7 @@ fn deliver(
         worker,
         route,
         rule,
-        guard,
+        mut guard,
         timer,
         body,
         headers,
@@ -512,6 +512,7 @@ fn deliver(
         && let Source::Http1(lent, _) = source
     {
         attempt.finish(OutcomeClass::Success, None);
+        guard.leave_place();
         if let Some(instance) = lent.into_raw() {
             let idle = stack::tunnel_idle(route.service(rule));
             tokio::task::spawn_local(tunnel::run(worker, app, instance, idle, guard));

@@ -12,6 +12,7 @@ use crate::endpoint::instance::Instance;
 use crate::error::Reason;
 use crate::metrics::cells::{AppProtocol, Limit, UpstreamCells};
 use crate::outlier::policy::Policy;
+use crate::policy::bulkhead::Place;
 use crate::router::Route;
 use crate::upstream::route_state::RouteState;
 use crate::worker::{DrainPhase, Snapshot, Worker};
@@ -25,6 +26,8 @@ pub struct RequestGuard {
     route: Option<Arc<Route>>,
     /// Set where one of the service's routes matched.
     state: Option<Arc<RouteState>>,
+    /// Its place of a bulkhead; given back with the guard, or before.
+    place: Option<Place>,
     policy: Option<Arc<Policy>>,
     note: Option<RequestNote>,
     protocol: AppProtocol,
@@ -57,6 +60,7 @@ impl RequestGuard {
             snapshot: Arc::clone(snapshot),
             route: None,
             state: None,
+            place: None,
             policy: None,
             note,
             protocol,
@@ -85,6 +89,16 @@ impl RequestGuard {
             cells.begin(self.worker.index);
             self.state = Some(Arc::clone(state));
         }
+    }
+
+    /// It has a place of a bulkhead.
+    pub fn hold(&mut self, place: Place) {
+        self.place = Some(place);
+    }
+
+    /// It needs its place no more: a tunnel begins.
+    pub fn leave_place(&mut self) {
+        self.place = None;
     }
 
     /// The policy that classifies its answer.
@@ -161,8 +175,9 @@ impl RequestGuard {
     }
 
     /// All of the answer was handed out, at this time.
-    pub const fn complete(&mut self, at: Timestamp) {
+    pub fn complete(&mut self, at: Timestamp) {
         self.ended_at = Some(at);
+        self.place = None;
     }
 
     /// The answer broke off after its head.

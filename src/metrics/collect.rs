@@ -5,6 +5,7 @@
 mod admission;
 mod process;
 mod registration;
+mod resilience;
 mod upstream;
 
 use std::collections::{BTreeMap, BTreeSet};

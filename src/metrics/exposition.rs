@@ -147,6 +147,8 @@ impl Labels<'_> {
         let mut between = '{';
         let pairs = self.0.iter().copied();
         let pairs = pairs.zip(self.1.iter().map(String::as_str));
+        // To Prometheus an empty label is none.
+        let pairs = pairs.filter(|(_, value)| !value.is_empty());
         for (label, value) in pairs.chain(le.map(|le| ("le", le))) {
             write!(out, "{between}{label}=\"{}\"", Escaped(value, true))?;
             between = ',';

@@ -141,6 +141,14 @@ families! {
         "Step k of the probe schedule; only while ejected.";
     EJECTION_DURATION = Histogram "outrigger_ejection_duration_seconds" ["upstream"]
         "Length of ended ejections.";
+    BREAKER_STATE = Gauge "outrigger_circuit_breaker_state" ["upstream", "route", "state"]
+        "1 for the state of a circuit breaker, 0 for the others; route only for that of a route, nothing while it is disabled.";
+    BREAKER_TRANSITIONS = Counter "outrigger_circuit_breaker_transitions_total" ["upstream", "route", "to"]
+        "Changes of state of a circuit breaker; would_open and would_close count those that were only noted.";
+    BULKHEAD_IN_USE = Gauge "outrigger_bulkhead_in_use" ["upstream", "route"]
+        "Requests that have a place of the bulkhead.";
+    BULKHEAD_LIMIT = Gauge "outrigger_bulkhead_limit" ["upstream", "route"]
+        "Places of the bulkhead.";
     OVERRIDES = Gauge "outrigger_overrides" ["kind"]
         "Operators' orders in force.";
     REGISTRY_UP = Gauge "outrigger_registry_up" ["registry"]
@@ -207,7 +215,14 @@ pub const STATES: [&str; 6] = [
 ];
 
 /// Orders of operators that last.
-pub const OVERRIDE_KINDS: [&str; 3] = ["eject", "hold", "disable"];
+pub const OVERRIDE_KINDS: [&str; 6] = [
+    "eject",
+    "hold",
+    "disable",
+    "breaker_force_open",
+    "breaker_force_closed",
+    "breaker_disable",
+];
 
 /// Names of the gRPC codes 0-16 as the label `code` has them; the last one for all above.
 pub const GRPC_NAMES: [&str; super::cells::GRPC_CODES] = [

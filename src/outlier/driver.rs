@@ -5,6 +5,7 @@
 //! `driver/publish.rs` (the snapshot), `driver/orders.rs` (operators), `driver/report.rs` (events),
 //! `driver/view.rs` (status).
 
+mod breakers;
 mod carry_out;
 mod checks;
 mod feed;
@@ -14,6 +15,8 @@ mod orders;
 mod publish;
 mod report;
 mod view;
+
+pub use self::breakers::{BreakerOrder, order_label};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,6 +64,11 @@ pub enum Command {
         Box<Order>,
         oneshot::Sender<Result<OverrideDone, OverrideRefused>>,
     ),
+    /// An operator's order for a circuit breaker.
+    Breaker(
+        Box<BreakerOrder>,
+        oneshot::Sender<Result<OverrideDone, OverrideRefused>>,
+    ),
     /// The end of an order, by its number; `None` when it is not one of this upstream.
     ClearOverride(
         u64,
@@ -100,6 +108,8 @@ pub struct EndpointSource {
 pub struct Recalled {
     /// Ejections and memories.
     pub instances: Vec<Remembered>,
+    /// Circuit breakers that were not closed, by route: time until their trials.
+    pub breakers: Vec<(Option<String>, Duration)>,
 }
 
 /// What a driver starts with.
@@ -209,6 +219,7 @@ pub struct Driver {
     active_until: Timestamp,
     suppressed: report::SuppressedLog,
     book: Book,
+    breakers: breakers::Breakers,
     overrides: Arc<AtomicUsize>,
     /// Who gave the order that is carried out now.
     signing: Option<Signed>,
@@ -265,6 +276,7 @@ impl Driver {
             active_until: Timestamp::ZERO,
             suppressed: report::SuppressedLog::default(),
             book: Book::default(),
+            breakers: breakers::Breakers::default(),
             overrides: start.overrides,
             signing: None,
             order_answer: None,
@@ -286,6 +298,9 @@ impl Driver {
     /// Runs until control drops the other end of `commands`.
     pub async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
         self.judge_routes_or_not();
+        if let Some(recalled) = &self.recalled {
+            self.recall_breakers(&recalled.breakers);
+        }
         self.endpoints_changed();
         self.carry_out();
         loop {
@@ -308,6 +323,10 @@ impl Driver {
                     Some(Command::Override(order, reply)) => {
                         self.feed();
                         let _gone = reply.send(self.order(&order));
+                    }
+                    Some(Command::Breaker(order, reply)) => {
+                        self.feed();
+                        let _gone = reply.send(self.order_breaker(&order));
                     }
                     Some(Command::ClearOverride(id, signed, reply)) => {
                         self.feed();
@@ -358,16 +377,11 @@ impl Driver {
         }
         let detector = self.detector.next_deadline();
         let lanes = self.lane_deadline();
-        [
-            detector,
-            lanes,
-            feeding,
-            self.ramp_ends,
-            self.book.next_end(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let (book, breakers) = (self.book.next_end(), self.breakers.wake());
+        [detector, lanes, feeding, self.ramp_ends, book, breakers]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn reconfigure(&mut self, settings: DriverSettings) {
@@ -406,6 +420,7 @@ impl Driver {
     /// The upstream is no more: requests in flight end as they may.
     fn retire(mut self) {
         self.close_book();
+        self.close_breakers();
         for member in self.members.values() {
             member
                 .instance

@@ -51,6 +51,11 @@ impl RequestLimits {
         }
     }
 
+    /// The request's time begins at `now`: until then it waited for a place.
+    pub const fn restart(&mut self, now: Timestamp) {
+        self.started = now;
+    }
+
     /// The body took this long to send; that time does not count.
     pub fn pause(&mut self, time: Duration) {
         self.paused = self.paused.saturating_add(time);

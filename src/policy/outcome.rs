@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::admission::BreakerCall;
 use crate::clock::Timestamp;
 use crate::config::types::LoadBalancer;
 use crate::endpoint::instance::{FailureRecord, Instance};
@@ -35,6 +36,10 @@ pub struct AttemptGuard {
     /// The multiplexed connection it uses.
     death: Cell<Option<u64>>,
     cancelled: Cell<Cancelled>,
+    /// To be told the outcome too.
+    call: Option<BreakerCall>,
+    /// Until the response head.
+    took: Option<Duration>,
     reported: bool,
 }
 
@@ -65,6 +70,7 @@ impl AttemptGuard {
         sent_at: Timestamp,
         trial: Option<LeaseId>,
         lane: u8,
+        call: Option<BreakerCall>,
     ) -> Self {
         instance.enter(worker.index);
         Self {
@@ -76,6 +82,8 @@ impl AttemptGuard {
             trial,
             death: Cell::new(None),
             cancelled: Cell::new(Cancelled::Ignored),
+            call,
+            took: None,
             reported: false,
         }
     }
@@ -94,6 +102,20 @@ impl AttemptGuard {
         }
     }
 
+    /// The response head came.
+    pub fn head(&mut self, at: Timestamp) {
+        if let Some(call) = &self.call {
+            let took = at.since(self.sent_at);
+            call.head(took, at);
+            self.took = Some(took);
+        }
+    }
+
+    /// The head is a failure: the breaker is told before it is decided whether to try again.
+    pub fn failed_head(&mut self, class: OutcomeClass) {
+        self.end_call(class, None);
+    }
+
     /// Whether the attempt is an offered trial.
     pub const fn is_trial(&self) -> bool {
         self.trial.is_some()
@@ -102,6 +124,12 @@ impl AttemptGuard {
     /// What a departure of the app means from now on.
     pub fn on_cancel(&self, meaning: Cancelled) {
         self.cancelled.set(meaning);
+    }
+
+    /// The outcome at this time, once and for all.
+    pub fn finish_at(mut self, class: OutcomeClass, kind: Option<ErrorKind>, at: Timestamp) {
+        self.end_call(class, Some(at));
+        self.report(class, kind, false, IgnoredCause::ClientCancel);
     }
 
     /// The outcome, once and for all.
@@ -128,11 +156,22 @@ impl AttemptGuard {
         self.report(OutcomeClass::Ignored, None, false, cause);
     }
 
-    /// An attempt that never was one (a transparent repeat follows): counted nowhere.
+    /// An attempt that never was one (a transparent repeat follows): counted nowhere. The breaker's
+    /// pass stays with the caller.
     pub fn forget(mut self) {
         self.reported = true;
+        self.call = None;
         if let Some(lease) = self.trial {
             self.report_trial(lease, OutcomeClass::Ignored, None);
+        }
+    }
+
+    /// Tells the breaker, which counts an attempt once.
+    fn end_call(&mut self, class: OutcomeClass, at: Option<Timestamp>) {
+        if let Some(call) = self.call.take() {
+            let at = at.unwrap_or_else(|| self.worker.clock.now());
+            let took = self.took.unwrap_or_else(|| at.since(self.sent_at));
+            call.end(self.worker.index, class, took, at);
         }
     }
 
@@ -169,6 +208,7 @@ impl AttemptGuard {
             return;
         }
         self.reported = true;
+        self.end_call(class, None);
         let index = self.worker.index;
         let upstream = &self.route.upstream;
         if let Some(kind) = kind {

@@ -139,14 +139,7 @@ impl Exchange {
     /// Claims a trial on offer, if this request may serve as one: it can be repeated elsewhere, so
     /// no user sees a failed trial.
     async fn claim_trial(&mut self, selectable: &Selectable) -> Option<Picked> {
-        let retry = &self.service().retry;
-        let eligible = self.guard.attempts() == 0
-            && retry.max_attempts >= 2
-            && !self.upgrade
-            && retry::method_allowed(&retry.methods, &self.method, self.grpc)
-            && self.body.as_ref().is_none_or(|b| b.fits())
-            && self.untried(selectable);
-        if !eligible {
+        if !self.may_try(selectable) {
             return None;
         }
         let now = self.now();
@@ -165,6 +158,17 @@ impl Exchange {
         }
         let now = self.now();
         Some(self.as_trial(selectable, offer, now))
+    }
+
+    /// Whether this request may serve as the trial of an ejected instance.
+    pub(super) fn may_try(&self, selectable: &Selectable) -> bool {
+        let retry = &self.service().retry;
+        self.guard.attempts() == 0
+            && retry.max_attempts >= 2
+            && !self.upgrade
+            && retry::method_allowed(&retry.methods, &self.method, self.grpc)
+            && self.body.as_ref().is_none_or(|b| b.fits())
+            && self.untried(selectable)
     }
 
     fn as_trial(&self, selectable: &Selectable, offer: &TrialOffer, now: Timestamp) -> Picked {

@@ -1,6 +1,6 @@
-//! The order of everything between a route and an answer, outermost first: the request's time,
-//! attempts within the retry rules and the budget, and per attempt the pick, the trial on offer,
-//! the attempt's time, and the outcome. Change it by an ADR.
+//! The order of everything between a route and an answer, outermost first: a place of the bulkhead,
+//! the request's time, attempts within the retry rules and the budget, and per attempt the circuit
+//! breaker, the pick, the trial on offer, the attempt's time, and the outcome. Change it by an ADR.
 //! Next: `balancer.rs` (pick), `policy/attempt.rs` (one try), `upstream/response_body.rs`.
 
 use std::cell::RefCell;
@@ -12,7 +12,9 @@ use http::Method;
 use http::header::HeaderMap;
 use http::uri::PathAndQuery;
 
+use super::admission::{BreakerCall, breaker_state};
 use super::attempt::{self, Answer, Attempt, Failure};
+use super::breaker::words::Pass;
 use super::follow_up::Follow;
 use super::limits::{self, RequestLimits};
 use super::outcome::AttemptGuard;
@@ -126,7 +128,15 @@ impl Exchange {
     /// Runs attempts until there is an answer. What is rare is boxed, and nothing large lives across
     /// a wait, so that the usual request stays small.
     pub async fn run(&mut self) -> Outcome {
+        if !self.take_place()
+            && let Err(refusal) = Box::pin(self.wait_in_line()).await
+        {
+            return Outcome::Refused(refusal);
+        }
         loop {
+            if let Err(refusal) = self.ask_breaker() {
+                return self.give_up(refusal);
+            }
             let picked = match self.pick_now() {
                 Some(picked) => Ok(picked),
                 None => {
@@ -145,7 +155,19 @@ impl Exchange {
                 }
                 Err(reason) => return self.give_up(self.nothing_to_pick(reason)),
             };
-            let ended = self.attempt(&picked).await;
+            // A trial of an ejected instance says nothing of those in rotation.
+            let pass = match picked.trial {
+                Some(_) => Ok(None),
+                None => self.pass_breaker(),
+            };
+            let pass = match pass {
+                Ok(pass) => pass,
+                Err(refusal) => return self.give_up(refusal),
+            };
+            let ended = self.attempt(&picked, pass).await;
+            if ended.is_err() {
+                self.give_pass_back(pass);
+            }
             match self.next_step(ended, &picked) {
                 Step::Done(outcome) => return outcome,
                 Step::PickAnother => {}
@@ -158,8 +180,14 @@ impl Exchange {
     fn next_step(&mut self, ended: Result<Answer, Failure>, picked: &Picked) -> Step {
         let is_trial = picked.trial.is_some();
         match ended {
-            Ok(answer) => {
+            Ok(mut answer) => {
                 let (class, kind) = classify(&answer, self.grpc, &picked.policy);
+                match class {
+                    OutcomeClass::NetworkError | OutcomeClass::BusinessError => {
+                        answer.guard.failed_head(class);
+                    }
+                    OutcomeClass::Success | OutcomeClass::Ignored => {}
+                }
                 let trigger = trigger_of(&answer, self.grpc);
                 let wanted = if is_trial {
                     class.is_failure(picked.policy.exception_type)
@@ -222,7 +250,7 @@ impl Exchange {
     }
 
     /// One attempt; a stale connection is repeated once on a new one, outside of all counts.
-    async fn attempt(&mut self, picked: &Picked) -> Result<Answer, Failure> {
+    async fn attempt(&mut self, picked: &Picked, pass: Option<Pass>) -> Result<Answer, Failure> {
         self.guard.judged_by(&picked.policy);
         self.guard.attempt(&picked.instance);
         if self.guard.attempts() > 1 {
@@ -280,7 +308,9 @@ impl Exchange {
             let now = moment.take().unwrap_or_else(|| worker.clock.now());
             let lease = picked.trial.map(|(lease, _)| lease);
             let instance = Arc::clone(&picked.instance);
-            let guard = AttemptGuard::new(worker, route, instance, now, lease, picked.lane);
+            let call = |pass| BreakerCall::new(breaker_state(route, *rule), pass);
+            let (call, lane) = (pass.map(call), picked.lane);
+            let guard = AttemptGuard::new(worker, route, instance, now, lease, lane, call);
             let mut attempt = Attempt {
                 worker,
                 service,
@@ -322,6 +352,7 @@ impl Exchange {
             && self.now() < self.time.deadline()
             && self.guard.attempts() < self.service().retry.max_attempts
             && self.untried(self.list(&self.route.upstream.selectable()))
+            && !self.breaker().refuses(self.now())
     }
 
     pub(super) fn untried(&self, selectable: &Selectable) -> bool {
@@ -388,9 +419,10 @@ impl Exchange {
             response,
             source,
             coded,
-            guard,
+            mut guard,
         } = answer;
         let now = self.now();
+        guard.head(now);
         let took = now.since(guard.sent_at);
         self.route.upstream.cells.attempt(self.worker.index, took);
         if self.service().balancing.load_balancer == LoadBalancer::PeakEwma {

@@ -72,6 +72,9 @@ pub struct KeptUpstream {
     /// By address.
     #[serde(default)]
     pub instances: BTreeMap<String, KeptInstance>,
+    /// Circuit breakers that are not closed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub breakers: Vec<KeptBreaker>,
     /// Orders of operators that hold for some time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<KeptOverride>,
@@ -118,6 +121,16 @@ struct KeptMemory {
     raise: bool,
     #[serde(default)]
     successes_left: u32,
+}
+
+/// A circuit breaker that is open or half-open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptBreaker {
+    /// Of this route; absent: the upstream's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// When its trials begin.
+    pub trials_unix_ms: WallMs,
 }
 
 /// One order of an operator.
@@ -168,7 +181,7 @@ impl Kept {
 impl KeptUpstream {
     /// Whether nothing in it is worth a line.
     pub fn is_empty(&self) -> bool {
-        self.instances.is_empty() && self.overrides.is_empty()
+        self.instances.is_empty() && self.overrides.is_empty() && self.breakers.is_empty()
     }
 
     /// Instances as the detector remembers them, at this moment of the wall clock.
@@ -178,6 +191,7 @@ impl KeptUpstream {
         Self {
             policy: policy.to_owned(),
             instances: instances.collect(),
+            breakers: Vec::new(),
             overrides: Vec::new(),
         }
     }

@@ -73,7 +73,7 @@ impl FakeControl {
                 Question::ClearOverride(.., reply) => {
                     let _gone = reply.send(None);
                 }
-                Question::Order(_, reply) => {
+                Question::Breaker(_, reply) | Question::Order(_, reply) => {
                     let _gone = reply.send(answers.order);
                 }
                 Question::Deregister(reply) => {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::status::{
-    Condition, ConfigStatus, Decisions, InstanceStatus, ProcessStatus, RegistryStatus,
-    RouteExplanation, UpstreamStatus, UpstreamSummary,
+    BulkheadStatus, Condition, ConfigStatus, Decisions, InstanceStatus, ProcessStatus,
+    RegistryStatus, RouteExplanation, UpstreamStatus, UpstreamSummary,
 };
 
 /// A process that serves and is ready, with one registry.
@@ -98,6 +98,8 @@ pub fn upstream(name: &str, instances: Vec<InstanceStatus>) -> UpstreamStatus {
         states,
         last_resort: false,
         unavailable: None,
+        breaker: None,
+        bulkhead: BulkheadStatus::default(),
     };
     UpstreamStatus {
         summary,

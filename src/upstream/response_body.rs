@@ -169,10 +169,10 @@ impl UpstreamBody {
             self.kind = (self.class != OutcomeClass::Success).then_some(ErrorKind::GrpcStatus);
             self.request.grpc_code(code);
         }
-        if let Some(attempt) = self.attempt.take() {
-            attempt.finish(self.class, self.kind);
-        }
         let at = self.moment.unwrap_or_else(|| self.request.now());
+        if let Some(attempt) = self.attempt.take() {
+            attempt.finish_at(self.class, self.kind, at);
+        }
         match self.source.take() {
             Some(Source::Http1(lent, receiving)) => lent.release(receiving, at),
             Some(Source::Http2(..)) | None => {}

@@ -4,7 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
+use tokio::sync::Notify;
+
+use crate::clock::Timestamp;
+use crate::config::types::{self, BreakerMode, CircuitBreaker, Service};
 use crate::metrics::cells::UpstreamCells;
+use crate::policy::breaker::Breaker;
+use crate::policy::bulkhead::Bulkhead;
 
 /// What of a route is live.
 #[derive(Debug)]
@@ -13,25 +19,31 @@ pub struct RouteState {
     pub name: Option<Arc<str>>,
     /// What request tasks count; that of the upstream itself stands in the upstream.
     pub cells: Option<UpstreamCells>,
+    /// Its circuit breaker; off where it shares that of the upstream.
+    pub breaker: Breaker,
+    /// Its bulkhead; empty where it shares that of the upstream.
+    pub bulkhead: Arc<Bulkhead>,
     lane: AtomicU8,
 }
 
 impl RouteState {
-    /// Of the upstream itself.
-    pub(super) const fn own() -> Self {
+    /// Of the upstream itself. `news` is told when its breaker has something to tell.
+    pub(super) fn own(workers: usize, news: Arc<Notify>) -> Self {
         Self {
             name: None,
             cells: None,
             lane: AtomicU8::new(0),
+            breaker: Breaker::new(&CircuitBreaker::builtin(), workers, news),
+            bulkhead: Bulkhead::new(&types::Bulkhead::builtin()),
         }
     }
 
     /// Of a route.
-    pub(super) fn named(name: Arc<str>, workers: usize) -> Self {
+    pub(super) fn named(name: Arc<str>, workers: usize, news: Arc<Notify>) -> Self {
         Self {
             name: Some(name),
             cells: Some(UpstreamCells::new(workers)),
-            lane: AtomicU8::new(0),
+            ..Self::own(workers, news)
         }
     }
 
@@ -43,5 +55,19 @@ impl RouteState {
     /// The driver alone does this.
     pub fn set_lane(&self, slot: u8) {
         self.lane.store(slot, Relaxed);
+    }
+
+    /// The settings of the day. What is shared with the upstream is off here.
+    pub(super) fn configure(&self, service: &Service, now: Timestamp) {
+        if service.shares.breaker {
+            let off = CircuitBreaker {
+                mode: BreakerMode::Disabled,
+                ..service.circuit_breaker.clone()
+            };
+            self.breaker.configure(&off, now);
+        } else {
+            self.breaker.configure(&service.circuit_breaker, now);
+        }
+        self.bulkhead.configure(&service.bulkhead);
     }
 }

@@ -7,9 +7,6 @@ use std::collections::BTreeSet;
 
 use outrigger::metrics::names::ALL;
 
-/// Families of features that are not built yet. Their alerts cannot fire before.
-const TO_COME: [&str; 1] = ["outrigger_circuit_breaker_state"];
-
 fn read(path: &str) -> String {
     let root = env!("CARGO_MANIFEST_DIR");
     std::fs::read_to_string(format!("{root}/{path}")).expect(path)
@@ -29,7 +26,7 @@ fn alerts_ask_for_families_that_there_are() {
     let asked = families(&rules);
     assert!(asked.len() > 8, "{asked:?}");
     let missing: Vec<&str> = asked.difference(&known).copied().collect();
-    assert_eq!(missing, TO_COME, "neither a family nor one to come");
+    assert!(missing.is_empty(), "no such families: {missing:?}");
 }
 
 #[test]

@@ -42,7 +42,13 @@ const CORE: &[&str] = &[
     "health/schedule.rs",
     "outlier.rs",
     "outlier/",
+    "policy/breaker/machine.rs",
+    "policy/breaker/machine/",
+    "policy/breaker/window.rs",
+    "policy/breaker/words.rs",
     "policy/budget.rs",
+    "policy/bulkhead/line.rs",
+    "policy/bulkhead/places.rs",
     "policy/limits.rs",
     "policy/retry.rs",
     "registration/machine.rs",
@@ -75,7 +81,7 @@ const CORE_EXCEPT: [&str; 5] = [
 ];
 
 /// What core may name of the crate, each with everything below it.
-const CORE_MAY_USE: [&str; 19] = [
+const CORE_MAY_USE: [&str; 22] = [
     "balancer",
     "clock::Timestamp",
     "config",
@@ -84,6 +90,9 @@ const CORE_MAY_USE: [&str; 19] = [
     "error",
     "health::counter",
     "outlier",
+    "policy::breaker::machine",
+    "policy::breaker::window",
+    "policy::breaker::words",
     "policy::budget",
     "policy::limits",
     "policy::retry",

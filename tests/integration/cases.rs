@@ -2,8 +2,8 @@
 //! raw sockets or frames on both sides. Further tests of a section's kind have no number. What a case
 //! counts as in an instance's window is in `windows`.
 //!
-//! Left out: PX-086 (bulkhead) and the part of PX-092 that has a port field of a
-//! registry are of features that are not built yet. `.ci/run` installs what PX-074 and PX-084 need.
+//! Left out: the part of PX-092 that has a port field of a registry is of a feature that is not built
+//! yet. `.ci/run` installs what PX-074 and PX-084 need.
 //!
 //! Scaled down: PX-058, PX-080 to PX-082 (tenths of the table's seconds), PX-061 (20 streams instead
 //! of 50), PX-065, PX-073 (300 requests), PX-089 (as fast as the machine goes). PX-036: a 103 is

@@ -31,6 +31,8 @@ mod registry;
 #[cfg(test)]
 mod reload;
 #[cfg(test)]
+mod resilience;
+#[cfg(test)]
 mod retries;
 #[cfg(test)]
 mod routes;

@@ -1,5 +1,9 @@
 //! Simulation tests.
 
+#[cfg(test)]
+mod breaker;
+#[cfg(test)]
+mod bulkhead;
 mod detector;
 #[cfg(test)]
 mod fleet;

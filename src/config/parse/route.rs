@@ -10,7 +10,7 @@ use super::reader::{Field, Map};
 use super::record::Shape;
 use super::service::per_route;
 use crate::config::diagnostic::Code;
-use crate::config::types::{HeaderMatch, PathMatch, RouteMatch, RouteRule, Service};
+use crate::config::types::{HeaderMatch, PathMatch, RouteMatch, RouteRule, Service, Shares};
 
 /// The list; an item that could not be read is left out.
 pub(super) fn routes(parent: &Map<'_>, service: &Service) -> Vec<RouteRule> {
@@ -83,6 +83,10 @@ fn one(item: &Field<'_>, service: &Service) -> Option<RouteRule> {
     let matching = matching(map.child("match"));
     let mut service = per_route(&map, service);
     service.balancing.hash = route_hash(&map, &service.balancing);
+    service.shares = Shares {
+        breaker: map.field("circuit_breaker").is_none(),
+        bulkhead: map.field("bulkhead").is_none(),
+    };
     map.finish();
     Some(RouteRule {
         name: name?,

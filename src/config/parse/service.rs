@@ -9,6 +9,7 @@ use super::endpoint::{endpoints, list_shape};
 use super::health::health_check;
 use super::reader::{Context, Field, Map};
 use super::record::{HOST, Shape};
+use super::resilience::{bulkhead, circuit_breaker};
 use super::retry::{pool, retry, timeouts};
 use super::route::routes;
 use super::value::{Wrong, integer};
@@ -17,8 +18,8 @@ use crate::config::document::{Node, Value};
 use crate::config::environment::Overrides;
 use crate::config::suggest;
 use crate::config::types::{
-    Balancing, ForwardedHeaders, HostHeader, Pool, Protocol, Retry, Service, Timeouts, Via,
-    WhenAllUnhealthy,
+    Balancing, Bulkhead, CircuitBreaker, ForwardedHeaders, HostHeader, Pool, Protocol, Retry,
+    Service, Shares, Timeouts, Via, WhenAllUnhealthy,
 };
 
 /// `defaults`.
@@ -104,7 +105,7 @@ pub(crate) fn belongs(key: &str, top: &[&str]) -> Option<String> {
 
 /// The keys that a service and the defaults have in common.
 fn common(map: &Map<'_>, base: &Service, in_service: bool) -> Service {
-    map.later(&["hedge", "circuit_breaker", "bulkhead", "fallback"]);
+    map.later(&["hedge", "fallback"]);
     let protocols = [
         ("auto", Protocol::Auto),
         ("http1", Protocol::Http1),
@@ -171,6 +172,8 @@ pub(super) fn per_route(map: &Map<'_>, base: &Service) -> Service {
     Service {
         timeout: timeouts(map.child("timeout"), &base.timeout),
         retry: retry(map.child("retry"), &base.retry),
+        circuit_breaker: circuit_breaker(map.child("circuit_breaker"), &base.circuit_breaker),
+        bulkhead: bulkhead(map.child("bulkhead"), &base.bulkhead),
         rules: Vec::new(),
         ..base.clone()
     }
@@ -302,6 +305,9 @@ impl Service {
             balancing: Balancing::builtin(),
             timeout: Timeouts::builtin(),
             retry: Retry::builtin(),
+            circuit_breaker: CircuitBreaker::builtin(),
+            bulkhead: Bulkhead::builtin(),
+            shares: Shares::default(),
             pool: Pool::builtin(),
             health_check: None,
             when_all_unhealthy: WhenAllUnhealthy::UseAll,

@@ -136,6 +136,7 @@ fn of_upstream(upstream: &UpstreamStatus) -> BTreeMap<Key, Sample> {
     let limit = Sample::Value(summary.ejection_limit as f64);
     set(&names::EJECTION_LIMIT, &[], limit);
     decisions(upstream, &mut set);
+    super::resilience::put(upstream, &mut set);
     for route in &upstream.routes {
         of_route(route, &mut set);
     }

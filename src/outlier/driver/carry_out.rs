@@ -18,6 +18,7 @@ impl Driver {
         self.apply_effects();
         self.settle_lanes();
         self.settle_book();
+        self.tell_breakers();
         if self.publish_due {
             self.publish();
         }

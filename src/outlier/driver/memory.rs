@@ -27,7 +27,10 @@ impl Driver {
             Some(recalled) => recalled.instances.clone(),
             None => self.detector.remembered(),
         };
-        KeptUpstream::of(&self.policy.name, remembered, now)
+        KeptUpstream {
+            breakers: self.remember_breakers(now),
+            ..KeptUpstream::of(&self.policy.name, remembered, now)
+        }
     }
 
     /// Instances that came back while they are ejected: their connections are not kept idle.

@@ -52,6 +52,9 @@ impl Driver {
         id: u64,
         signed: Signed,
     ) -> Option<Result<OverrideDone, OverrideRefused>> {
+        if let Some(done) = self.clear_breaker(id, &signed) {
+            return Some(done);
+        }
         let found = self.book.iter().find(|(_, _, entry)| entry.id == id);
         let (address, what) = found.map(|(address, what, _)| (address.clone(), what))?;
         let order = Order {
@@ -205,7 +208,7 @@ impl Driver {
             self.tell_end(&address, what, &entry, "replaced");
             self.ended_now.push(address);
         }
-        self.overrides.store(self.book.len(), Ordering::Relaxed);
+        self.count_overrides();
     }
 
     fn tell_end(&self, address: &Address, what: Lasting, entry: &Entry, otherwise: &str) {
@@ -255,6 +258,7 @@ impl Driver {
     pub(super) fn override_statuses(&self) -> Vec<OverrideStatus> {
         let all = self.book.iter();
         all.map(|(address, what, entry)| self.override_status(address, what, entry))
+            .chain(self.breaker_overrides())
             .collect()
     }
 
@@ -263,7 +267,8 @@ impl Driver {
         OverrideStatus {
             id: id_text(entry.id),
             upstream: self.upstream.name.to_string(),
-            instance: address.to_string(),
+            instance: Some(address.to_string()),
+            route: None,
             kind: what.as_str().to_owned(),
             since: wall(entry.since),
             until: wall(entry.until),
@@ -289,7 +294,7 @@ pub(super) fn id_text(id: u64) -> String {
     format!("ov-{id}")
 }
 
-fn signature(signed: &Signed) -> Vec<(&'static str, serde_json::Value)> {
+pub(super) fn signature(signed: &Signed) -> Vec<(&'static str, serde_json::Value)> {
     vec![("actor", json!(signed.actor)), ("note", json!(signed.note))]
 }
 

@@ -1,8 +1,10 @@
 //! How one upstream stands, for admin and metrics: numbers, and one sentence per instance.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::breakers::bulkhead_status;
 use super::publish::{passes, state_label};
 use super::{Driver, Member, report};
 use crate::clock::{self, Timestamp};
@@ -13,7 +15,9 @@ use crate::endpoint::selectable::Availability;
 use crate::outlier::OutcomeClass;
 use crate::outlier::book::Lasting;
 use crate::outlier::detector::{InstanceView, StateView};
-use crate::status::{InstanceStatus, OverrideStatus, RouteStatus, UpstreamStatus, UpstreamSummary};
+use crate::status::{
+    Decisions, InstanceStatus, OverrideStatus, RouteStatus, UpstreamStatus, UpstreamSummary,
+};
 
 /// What instances can be called, for counts that show zeros too.
 const STATES: [&str; 6] = [
@@ -29,7 +33,11 @@ impl Driver {
     fn routes(&self) -> Vec<RouteStatus> {
         let of = |rule: &RouteRule| {
             let state = self.upstream.route_state(&rule.name)?;
+            let (service, whose) = (&rule.service, Some(Arc::clone(&rule.name)));
+            let breaker = (!service.shares.breaker).then(|| self.breaker_status(&whose, &state));
             Some(RouteStatus {
+                breaker: breaker.flatten(),
+                bulkhead: (!service.shares.bulkhead).then(|| bulkhead_status(&state)),
                 name: rule.name.to_string(),
                 matches: rule.matching.to_string(),
                 counters: state.cells.as_ref()?.read(),
@@ -58,7 +66,10 @@ impl Driver {
         UpstreamStatus {
             summary: self.summary(states),
             instances,
-            decisions: self.decisions.clone(),
+            decisions: Decisions {
+                transitions: self.breakers.transitions(),
+                ..self.decisions.clone()
+            },
             counters: self.upstream.cells.read(),
             routes: self.routes(),
             overrides: self.override_statuses(),
@@ -98,6 +109,8 @@ impl Driver {
             states,
             last_resort: self.last_resort,
             unavailable: unavailable(&selectable.state),
+            breaker: self.breaker_status(&None, self.upstream.own_state()),
+            bulkhead: bulkhead_status(self.upstream.own_state()),
         }
     }
 
@@ -202,7 +215,7 @@ impl Driver {
 
     fn overrides_of(&self, address: &Address) -> Vec<OverrideStatus> {
         let mut all = self.override_statuses();
-        all.retain(|o| o.instance == address.as_str());
+        all.retain(|o| o.instance.as_deref() == Some(address.as_str()));
         all
     }
 

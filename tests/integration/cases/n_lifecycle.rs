@@ -43,6 +43,46 @@ fn px_085_out_of_files() {
     });
 }
 
+#[test]
+fn px_086_bulkhead_full() {
+    let stub = Stub::script(|peer| {
+        while let Some(request) = peer.request() {
+            if request.target() == "/hold" {
+                peer.closed();
+                return;
+            }
+            peer.send(OK);
+        }
+    });
+    let keys = "bulkhead: {max_concurrent_calls: 10}";
+    let proxy = Config::svc_with(&[stub.address], keys).start();
+    let in_use = || proxy.metric("outrigger_bulkhead_in_use", &[]);
+    for round in 1..=3 {
+        let mut clients: Vec<Client> = (0..20).map(|_| Client::connect(proxy.address)).collect();
+        let (held, refused) = clients.split_at_mut(10);
+        for client in held.iter_mut() {
+            client.send("GET /hold HTTP/1.1\r\nHost: svc\r\n\r\n");
+        }
+        stub.wait_for_requests(round * 10);
+        assert_eq!(in_use(), 10);
+        for client in refused {
+            let answer = client.get("/hold");
+            assert_eq!((answer.status(), answer.reason()), (503, Some("overflow")));
+            assert_eq!(answer.header("retry-after"), Some("1"));
+        }
+        // The clients cancel.
+        drop(clients);
+        eventually("all places back", || in_use() == 0);
+    }
+    assert_eq!(Client::connect(proxy.address).get("/").status(), 200);
+    assert_eq!(stub.requests().len(), 31, "what was refused went nowhere");
+    assert_eq!(
+        proxy.attempts("network_error"),
+        0,
+        "nothing of it is charged"
+    );
+}
+
 /// Answers at once, `/slow` only after the stub's note `go` can be taken.
 fn gated(go: &Arc<AtomicBool>) -> Stub {
     let go = Arc::clone(go);
