@@ -2,6 +2,7 @@
 //! route.
 
 use std::fs;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -54,11 +55,15 @@ fn with_a_slow_one(mode: &str) -> (Vec<Stub>, Stub, Bench) {
 }
 
 fn until(bench: &Bench, event: &str) -> serde_json::Value {
+    until_for(bench, "/", event)
+}
+
+/// Asks for `path` until there is this event.
+fn until_for(bench: &Bench, path: &str, event: &str) -> serde_json::Value {
     let mut client = Client::connect(bench.proxy.address);
     eventually(event, || {
         for _ in 0..8 {
-            client.send("GET / HTTP/1.1\r\nHost: svc\r\n\r\n");
-            assert_eq!(client.response().status(), 200);
+            assert_eq!(client.get(path).status(), 200);
         }
         bench.proxy.lines().iter().any(|l| l["event"] == event)
     });
@@ -235,4 +240,40 @@ fn half_of_the_routes_bad_takes_the_instance_out_whole() {
         assert_eq!(client.get("/find").status(), 200);
     }
     assert_eq!(bad.requests().len(), seen, "no route has it");
+}
+
+#[test]
+fn an_operator_ends_what_routes_have_against_an_instance() {
+    let bad = Arc::new(AtomicBool::new(true));
+    let half_good = bad_for_pay(&bad);
+    let good = [Stub::ok(), Stub::ok(), Stub::ok()];
+    let mut all: Vec<_> = good.iter().map(|stub| stub.address).collect();
+    all.push(half_good.address);
+    let policy = "{name: by-route, scope: route, statistics_window: 1s, lower_qps_limit: 5}";
+    let bench = Bench::start(&Config::svc_with(&all, ROUTES), policy);
+    let proxy = &bench.proxy;
+    until_for(&bench, "/pay", "instance_ejected");
+    bad.store(false, SeqCst);
+    let address = half_good.address.to_string();
+    let instances = proxy.admin("/api/v1/upstreams/svc/instances");
+    let all = instances["instances"].as_array().unwrap();
+    let one = all.iter().find(|i| i["instance"] == address).unwrap();
+    let why = one["why"].as_str().unwrap();
+    assert!(why.ends_with("; ejected for route pay"), "{why}");
+    let output = Command::new(env!("CARGO_BIN_EXE_outrigger"))
+        .args(["restore", "svc", &address])
+        .env_clear()
+        .env("OUTRIGGER_ADMIN", proxy.listener("admin").to_string())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let event = proxy.wait_for_event("instance_restored");
+    assert_eq!(event["route"], "pay", "{event}");
+    assert_eq!(event["restored_by"], "operator");
+    let before = half_good.requests().len();
+    eventually("the route has it again", || {
+        let mut client = Client::connect(proxy.address);
+        assert_eq!(client.get("/pay").status(), 200);
+        half_good.requests().len() > before
+    });
 }

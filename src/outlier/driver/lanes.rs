@@ -8,10 +8,10 @@ use super::{Driver, JITTER_PERCENT, facts_of, report};
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
 use crate::endpoint::instance::FailureRecord;
-use crate::outlier::detector::{Effect, Outcome, StateView, TrialKind};
+use crate::outlier::detector::{Effect, Outcome, OverrideKind, StateView, TrialKind};
 use crate::outlier::lanes::{Lane, Lanes};
 use crate::outlier::policy::Scope;
-use crate::outlier::{Input, Jitter, OutcomeClass, UpstreamFacts};
+use crate::outlier::{Detector, Input, Jitter, OutcomeClass, UpstreamFacts};
 use crate::status::{RouteEjection, RouteStanding};
 
 /// What requests without a lane of their own are called.
@@ -113,6 +113,31 @@ impl Driver {
             lanes.handle_all(input, now);
             self.apply_lane_effects();
         }
+    }
+
+    /// Puts an instance back that only routes have out; tells whether there was one.
+    pub(super) fn restore_for_routes(&mut self, address: &Address) -> bool {
+        let is_in = |detector: &Detector| {
+            let standing = detector.standing(address);
+            standing.is_none_or(|(state, _, _)| state == StateView::In)
+        };
+        if !is_in(&self.detector) {
+            return false;
+        }
+        let lanes = self.lanes.iter().flat_map(Lanes::iter);
+        let out = lanes.filter(|lane| !is_in(&lane.detector));
+        let slots: Vec<u8> = out.map(|lane| lane.slot).collect();
+        let now = self.clock.now();
+        for slot in &slots {
+            let restore = Input::Override {
+                address: address.clone(),
+                kind: OverrideKind::Restore,
+                ttl: None,
+                force: false,
+            };
+            self.tell_lane(*slot, restore, now);
+        }
+        !slots.is_empty()
     }
 
     /// An input for one lane alone.

@@ -27,15 +27,17 @@ impl Driver {
         let now = self.clock.now();
         self.order_answer = None;
         self.signing = Some(order.signed.clone());
-        self.detector.handle(
-            Input::Override {
-                address: order.address.clone(),
-                kind: order.kind,
-                ttl: order.ttl,
-                force: order.force,
-            },
-            now,
-        );
+        let of_routes =
+            order.kind == OverrideKind::Restore && self.restore_for_routes(&order.address);
+        let command = (!of_routes).then(|| Input::Override {
+            address: order.address.clone(),
+            kind: order.kind,
+            ttl: order.ttl,
+            force: order.force,
+        });
+        if let Some(command) = command {
+            self.detector.handle(command, now);
+        }
         self.apply_effects();
         let done = match self.order_answer.take() {
             Some(Err(refusal)) => Err(self.refused(order, refusal)),

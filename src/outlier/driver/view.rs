@@ -131,10 +131,16 @@ impl Driver {
         .into_iter()
         .map(|class| (class.as_str().to_owned(), member.instance.attempts(class)))
         .collect();
+        let routes = self.route_standings(&view.address);
+        let mut why = self.why_and_hold(member, view, state);
+        for route in routes.iter().filter(|route| route.state != "healthy") {
+            why.push_str("; ejected for route ");
+            why.push_str(&route.route);
+        }
         InstanceStatus {
             instance: view.address.to_string(),
             state: state.to_owned(),
-            why: self.why_and_hold(member, view, state),
+            why,
             overrides: self.overrides_of(&view.address),
             weight: f64::from(member.endpoint.weight.thousandths()) / 1000.0,
             share: f64::from(self.share_bp(member, view)) / 10_000.0,
@@ -160,7 +166,7 @@ impl Driver {
             streak: evidence.streak,
             streak_limit: evidence.streak_limit,
             errors_by_kind: report::by_kind(evidence),
-            routes: self.route_standings(&view.address),
+            routes,
             median_ms: view.median.map(report::ms),
             suppressed_by: view.suppressed.map(|cause| cause.as_str().to_owned()),
             ejected_because: out.then(|| member.story.ejected_because.clone()).flatten(),
