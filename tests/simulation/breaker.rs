@@ -1,6 +1,6 @@
 //! The circuit breaker as the workers share it, against a naive model, through seeded storms: calls
 //! that overlap, late answers, lost trials, arrivals at one instant, clocks that stall and jump,
-//! orders, reloads. `OUTRIGGER_SIM_SEEDS` and `OUTRIGGER_SIM_STEPS` set how many and how long.
+//! orders, reloads. How many and how long: as in `detector.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -492,10 +492,11 @@ mod tests {
 
     #[test]
     fn the_breaker_and_a_naive_model_agree_through_every_storm() {
+        let first = number("OUTRIGGER_SIM_SEED", 1);
         let seeds = number("OUTRIGGER_SIM_SEEDS", 200);
         let steps = number("OUTRIGGER_SIM_STEPS", 2_000);
         let mut seen = std::collections::BTreeMap::new();
-        for seed in 0..seeds {
+        for seed in first..first + seeds {
             let mut storm = Storm::new(seed);
             for step in 0..steps {
                 let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| storm.step()));
@@ -511,9 +512,11 @@ mod tests {
                 *seen.entry(name).or_insert(0) += count;
             }
         }
-        // The storms reach everything.
-        for name in ["opened", "half_open", "closed", "order_ended"] {
-            assert!(seen.get(name).is_some_and(|n| *n > seeds), "{seen:?}");
+        // A storm in which something never happens proves nothing of it.
+        if seeds >= 200 && steps >= 2_000 {
+            for name in ["opened", "half_open", "closed", "order_ended"] {
+                assert!(seen.get(name).is_some_and(|n| *n > seeds), "{seen:?}");
+            }
         }
     }
 }

