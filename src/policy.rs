@@ -3,6 +3,7 @@
 
 pub mod attempt;
 pub mod budget;
+pub mod fallback;
 mod follow_up;
 pub mod limits;
 pub mod outcome;

@@ -21,6 +21,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
 use crate::clock::Timestamp;
+use crate::config::types::Service;
 use crate::endpoint::Address;
 use crate::endpoint::instance::{FailureRecord, Instance};
 use crate::endpoint::ledger::Ledger;
@@ -129,6 +130,27 @@ impl Upstream {
         };
         *states = names.map(kept).collect();
         states.clone()
+    }
+
+    /// Holds what the fallbacks of these settings allow to keep.
+    pub fn bound_answers(&self, service: &Service) {
+        let most = |service: &Service| service.kept_answers().map_or(0, |kept| kept.max_bytes);
+        self.own_state.answers.bound(most(service));
+        for rule in &service.rules {
+            if let Some(state) = self.route_state(&rule.name) {
+                let own = !Arc::ptr_eq(&rule.service.fallback, &service.fallback);
+                state
+                    .answers
+                    .bound(if own { most(&rule.service) } else { 0 });
+            }
+        }
+    }
+
+    /// Bytes of the last good answers, those of routes too.
+    pub fn kept_bytes(&self) -> usize {
+        let routes = self.route_states();
+        let routes: usize = routes.iter().map(|state| state.answers.bytes()).sum();
+        self.own_state.answers.bytes() + routes
     }
 
     /// The live part of the route `name`.

@@ -2,6 +2,7 @@
 //! `defaults` and of services stand under `service`, those of any registry under `registry`. A test
 //! holds up that no key is without a line and no line without a key.
 
+mod fallback;
 mod policy;
 mod register;
 mod route;
@@ -15,7 +16,10 @@ pub(crate) fn describe(path: &str) -> Option<&'static str> {
 
 /// Key and line of every key.
 pub(crate) fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let services = service::KEYS.iter().chain(route::KEYS);
+    let services = service::KEYS
+        .iter()
+        .chain(fallback::KEYS)
+        .chain(route::KEYS);
     let more = services
         .chain(MORE)
         .chain(policy::KEYS)

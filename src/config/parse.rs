@@ -6,6 +6,7 @@ pub(crate) mod address;
 pub(crate) mod app;
 pub(crate) mod code_set;
 pub(crate) mod endpoint;
+pub(crate) mod fallback;
 pub(crate) mod health;
 pub(crate) mod limits;
 pub(crate) mod main_file;

@@ -12,10 +12,15 @@ use crate::endpoint::Endpoint;
 use super::passthrough::Passthrough;
 use super::settings::Inputs;
 
+mod fallback;
 mod register;
 mod registry;
 mod route;
 
+pub use fallback::{
+    Condition, Conditions, Fallback, FallbackKind, Hedge, HedgeAfter, LastGood, StaticAnswer,
+    StaticGrpc, StaticHttp,
+};
 pub use register::{
     Advertise, AdvertiseAddress, AppCheck, AppCheckKind, Hook, JsonRule, Management, Register,
 };
@@ -291,6 +296,8 @@ pub struct Service {
     pub health_check: Option<HealthCheck>,
     /// What happens when active checks refuse all.
     pub when_all_unhealthy: WhenAllUnhealthy,
+    /// What is answered when it cannot, tried in order.
+    pub fallback: Arc<[Fallback]>,
     /// `x-forwarded-*`.
     pub forwarded_headers: ForwardedHeaders,
     /// `via`.

@@ -331,6 +331,7 @@ impl Plane {
                 // A driver that is gone has no settings to change.
                 let _gone = live.commands.send(Command::Settings(Box::new(settings)));
                 live.route = route(&live.upstream);
+                live.upstream.bound_answers(service);
                 live.policy = policy;
                 live.key = key;
                 live.discovered = discovered;

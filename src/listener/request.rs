@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::connection::ConnectionState;
 use super::reply;
-use crate::access_log::{AccessLog, EndNote, RequestNote};
+use crate::access_log::{AccessLog, EndNote, FallbackNote, RequestNote};
 use crate::clock::Timestamp;
 use crate::endpoint::instance::Instance;
 use crate::error::Reason;
@@ -36,6 +36,9 @@ pub struct RequestGuard {
     grpc: Option<u16>,
     reason: Option<Reason>,
     attempts: u32,
+    /// Those before a fallback led elsewhere.
+    earlier: u32,
+    fallback: Option<FallbackNote>,
     instance: Option<Arc<Instance>>,
 }
 
@@ -68,6 +71,8 @@ impl RequestGuard {
             grpc: None,
             reason: None,
             attempts: 0,
+            earlier: 0,
+            fallback: None,
             instance: None,
         }
     }
@@ -116,6 +121,24 @@ impl RequestGuard {
         self.attempts
     }
 
+    /// Attempts at another upstream follow: they are counted anew, for it.
+    pub fn next_course(&mut self) {
+        self.earlier = self.earlier.saturating_add(self.attempts);
+        self.attempts = 0;
+        self.grpc = None;
+    }
+
+    /// A fallback answers; `None` for a head that [`RequestGuard::head`] was told.
+    pub fn fell_back(&mut self, note: FallbackNote, head: Option<(u16, Option<u16>)>) {
+        self.reason = Some(Reason::Fallback);
+        self.fallback = Some(note);
+        if let Some((status, grpc)) = head {
+            self.status = status;
+            self.grpc = grpc;
+        }
+        self.count_rejected(Reason::Fallback);
+    }
+
     /// The head that is passed on.
     pub fn head(&mut self, status: u16, at: Timestamp) {
         self.status = status;
@@ -140,6 +163,10 @@ impl RequestGuard {
             self.status = 200;
             self.grpc = Some(u16::from(reason.grpc_code()));
         }
+        self.count_rejected(reason);
+    }
+
+    fn count_rejected(&self, reason: Reason) {
         match &self.route {
             Some(route) => {
                 route.upstream.cells.rejected(self.worker.index, reason);
@@ -219,7 +246,8 @@ impl Drop for RequestGuard {
             upstream: self.route.as_ref().map(|r| &*r.upstream.name),
             route: self.state.as_ref().and_then(|state| state.name.as_deref()),
             instance: self.instance.as_ref().map(|i| i.address.as_str()),
-            attempts: self.attempts,
+            attempts: self.earlier.saturating_add(self.attempts),
+            fallback: self.fallback,
             protocol: self.protocol,
             version: self.version,
             status: self.status,

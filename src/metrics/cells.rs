@@ -64,6 +64,31 @@ impl IgnoredCause {
     }
 }
 
+/// Where the answer of a fallback came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FallbackSource {
+    /// The last good answer.
+    Cache,
+    /// A configured text or file.
+    Static,
+    /// Another upstream.
+    Upstream,
+}
+
+impl FallbackSource {
+    /// In the order of the counters.
+    pub const ALL: [Self; 3] = [Self::Cache, Self::Static, Self::Upstream];
+
+    /// The label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cache => "cache",
+            Self::Static => "static",
+            Self::Upstream => "upstream",
+        }
+    }
+}
+
 /// gRPC codes 0-16 and one slot for all others.
 pub const GRPC_CODES: usize = 18;
 
@@ -128,6 +153,7 @@ struct Cell {
     ignored: [AtomicU64; 3],
     retries: AtomicU64,
     budget_exhausted: AtomicU64,
+    fallbacks: [AtomicU64; FallbackSource::ALL.len()],
 }
 
 /// The counters of one upstream, all workers.
@@ -159,6 +185,8 @@ pub struct UpstreamReading {
     pub retries: u64,
     /// Retries that the budget refused.
     pub budget_exhausted: u64,
+    /// By [`FallbackSource`].
+    pub fallbacks: [u64; FallbackSource::ALL.len()],
 }
 
 impl UpstreamCells {
@@ -244,6 +272,11 @@ impl UpstreamCells {
         self.with(worker, |c| add(&c.budget_exhausted, 1));
     }
 
+    /// A fallback answered.
+    pub fn fallback(&self, worker: usize, source: FallbackSource) {
+        self.with(worker, |c| add_at(&c.fallbacks, source as usize));
+    }
+
     /// Requests that began, all workers; for the retry budget.
     pub fn requests(&self) -> u64 {
         let of = |c: &Cell| {
@@ -273,6 +306,7 @@ impl UpstreamCells {
             add_all(&mut reading.ignored, &cell.ignored);
             reading.retries += cell.retries.load(Relaxed);
             reading.budget_exhausted += cell.budget_exhausted.load(Relaxed);
+            add_all(&mut reading.fallbacks, &cell.fallbacks);
         }
         reading
     }

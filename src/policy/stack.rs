@@ -1,7 +1,8 @@
-//! The order of everything between a route and an answer, outermost first: the request's time,
-//! attempts within the retry rules and the budget, and per attempt the pick, the trial on offer,
-//! the attempt's time, and the outcome. Change it by an ADR.
-//! Next: `balancer.rs` (pick), `policy/attempt.rs` (one try), `upstream/response_body.rs`.
+//! The order of everything between a route and an answer, outermost first: the fallbacks, the
+//! request's time, attempts within the retry rules and the budget, and per attempt the pick, the
+//! trial on offer, the attempt's time, and the outcome. Change it by an ADR.
+//! Next: `balancer.rs` (pick), `policy/attempt.rs` (one try), `policy/fallback.rs`,
+//! `upstream/response_body.rs`.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,14 +14,15 @@ use http::header::HeaderMap;
 use http::uri::PathAndQuery;
 
 use super::attempt::{self, Answer, Attempt, Failure};
+use super::fallback::Served;
 use super::follow_up::Follow;
 use super::limits::{self, RequestLimits};
-use super::outcome::AttemptGuard;
+use super::outcome::{AttemptGuard, Cancelled};
 use super::pick::Picked;
 use super::retry::{self, Pushback, Trigger};
 use super::verdict::{classify, rule_broken, trigger_of};
 use crate::clock::Timestamp;
-use crate::config::types::{HostHeader, Protocol, Service};
+use crate::config::types::{Condition, HostHeader, Protocol, Service};
 use crate::endpoint::selectable::{Availability, Selectable};
 use crate::error::{Reason, Refusal};
 use crate::listener::request::RequestGuard;
@@ -98,6 +100,8 @@ pub enum Outcome {
     Answer(Box<Delivery>),
     /// Ours.
     Refused(Refusal),
+    /// Ours, by `fallback`.
+    Served(Box<Served>),
 }
 
 /// An instance's answer and what ends with it.
@@ -117,12 +121,34 @@ pub struct Delivery {
     pub idle: Option<Duration>,
     /// When the head was there.
     pub at: Timestamp,
+    /// It comes from another upstream, for this reason.
+    pub fallback: Option<Condition>,
+}
+
+impl Delivery {
+    /// Should the app leave before the body is passed on, the head decides.
+    pub(super) fn judge_on_cancel(&self) {
+        let meaning = Cancelled::Class(self.class, self.kind);
+        self.attempt.on_cancel(meaning);
+    }
 }
 
 impl Exchange {
-    /// Runs attempts until there is an answer. What is rare is boxed, and nothing large lives across
-    /// a wait, so that the usual request stays small.
+    /// Runs attempts until there is an answer, and the fallbacks when it is not good. What is rare is
+    /// boxed, and nothing large lives across a wait, so that the usual request stays small.
     pub async fn run(&mut self) -> Outcome {
+        let outcome = self.run_attempts().await;
+        if self.service().fallback.is_empty() {
+            return outcome;
+        }
+        match self.wants_fallback(&outcome) {
+            Some(condition) => Box::pin(self.fall_back(outcome, condition)).await,
+            None => outcome,
+        }
+    }
+
+    /// Runs attempts until there is an answer.
+    pub(super) async fn run_attempts(&mut self) -> Outcome {
         loop {
             let picked = match self.pick_now() {
                 Some(picked) => Ok(picked),
@@ -422,6 +448,7 @@ impl Exchange {
             kind,
             idle,
             at: now,
+            fallback: None,
         }))
     }
 }

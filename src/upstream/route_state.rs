@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::metrics::cells::UpstreamCells;
+use crate::policy::fallback::keep::Answers;
 
 /// What of a route is live.
 #[derive(Debug)]
@@ -14,15 +15,18 @@ pub struct RouteState {
     /// What request tasks count; that of the upstream itself stands in the upstream.
     pub cells: Option<UpstreamCells>,
     lane: AtomicU8,
+    /// The last good answers, where a fallback gives them.
+    pub answers: Answers,
 }
 
 impl RouteState {
     /// Of the upstream itself.
-    pub(super) const fn own() -> Self {
+    pub(super) fn own() -> Self {
         Self {
             name: None,
             cells: None,
             lane: AtomicU8::new(0),
+            answers: Answers::default(),
         }
     }
 
@@ -32,6 +36,7 @@ impl RouteState {
             name: Some(name),
             cells: Some(UpstreamCells::new(workers)),
             lane: AtomicU8::new(0),
+            answers: Answers::default(),
         }
     }
 

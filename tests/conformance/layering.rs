@@ -41,6 +41,11 @@ const CORE: &[&str] = &[
     "outlier.rs",
     "outlier/",
     "policy/budget.rs",
+    "policy/fallback/cache.rs",
+    "policy/fallback/cache/",
+    "policy/fallback/condition.rs",
+    "policy/fallback/directives.rs",
+    "policy/fallback/storable.rs",
     "policy/limits.rs",
     "policy/retry.rs",
     "registration/machine.rs",
@@ -73,7 +78,7 @@ const CORE_EXCEPT: [&str; 5] = [
 ];
 
 /// What core may name of the crate, each with everything below it.
-const CORE_MAY_USE: [&str; 19] = [
+const CORE_MAY_USE: [&str; 23] = [
     "balancer",
     "clock::Timestamp",
     "config",
@@ -83,6 +88,10 @@ const CORE_MAY_USE: [&str; 19] = [
     "health::counter",
     "outlier",
     "policy::budget",
+    "policy::fallback::cache",
+    "policy::fallback::condition",
+    "policy::fallback::directives",
+    "policy::fallback::storable",
     "policy::limits",
     "policy::retry",
     "protocol",

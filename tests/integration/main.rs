@@ -12,6 +12,7 @@ mod demo;
 mod discovery;
 #[cfg(test)]
 mod ejection;
+mod fallback;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::endpoint::{endpoints, list_shape};
+use super::fallback::fallback;
 use super::health::health_check;
 use super::reader::{Context, Field, Map};
 use super::record::{HOST, Shape};
@@ -104,7 +105,6 @@ fn common(map: &Map<'_>, base: &Service) -> Service {
         "hedge",
         "circuit_breaker",
         "bulkhead",
-        "fallback",
         "hash",
         "subset",
         "locality",
@@ -186,6 +186,7 @@ pub(super) fn per_route(map: &Map<'_>, base: &Service) -> Service {
     Service {
         timeout: timeouts(map.child("timeout"), &base.timeout),
         retry: retry(map.child("retry"), &base.retry),
+        fallback: fallback(map, &base.fallback),
         rules: Vec::new(),
         ..base.clone()
     }
@@ -320,6 +321,7 @@ impl Service {
             pool: Pool::builtin(),
             health_check: None,
             when_all_unhealthy: WhenAllUnhealthy::UseAll,
+            fallback: Arc::from([]),
             forwarded_headers: ForwardedHeaders::None,
             via: Via::Response,
             rules: Vec::new(),
