@@ -31,6 +31,7 @@ use crate::outlier::LeaseId;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::outlier::policy::Policy;
 use crate::policy::budget::Budget;
+use crate::policy::hedge::HeadTimes;
 use route_state::RouteState;
 
 /// What a worker tells the driver beside the counters.
@@ -76,6 +77,8 @@ pub struct Upstream {
     pub cells: UpstreamCells,
     /// Retries allowed.
     pub budget: Mutex<Budget>,
+    /// How long heads take, where `hedge.after` is `p95`.
+    pub heads: HeadTimes,
     own_state: Arc<RouteState>,
     route_states: Mutex<Vec<Arc<RouteState>>>,
     workers: usize,
@@ -96,6 +99,7 @@ impl Upstream {
             name,
             cells: UpstreamCells::new(workers),
             budget: Mutex::default(),
+            heads: HeadTimes::new(workers),
             own_state: Arc::new(RouteState::own()),
             route_states: Mutex::default(),
             workers,

@@ -8,6 +8,7 @@ pub(crate) mod code_set;
 pub(crate) mod endpoint;
 pub(crate) mod fallback;
 pub(crate) mod health;
+pub(crate) mod hedge;
 pub(crate) mod limits;
 pub(crate) mod main_file;
 pub(crate) mod policy;

@@ -298,6 +298,8 @@ pub struct Service {
     pub when_all_unhealthy: WhenAllUnhealthy,
     /// What is answered when it cannot, tried in order.
     pub fallback: Arc<[Fallback]>,
+    /// A second attempt when the first is slow.
+    pub hedge: Option<Box<Hedge>>,
     /// `x-forwarded-*`.
     pub forwarded_headers: ForwardedHeaders,
     /// `via`.

@@ -111,6 +111,12 @@ impl RequestGuard {
         self.instance = Some(Arc::clone(instance));
     }
 
+    /// Of two attempts at a time this instance gave the answer.
+    pub fn answered_by(&mut self, instance: &Arc<Instance>, policy: &Arc<Policy>) {
+        self.instance = Some(Arc::clone(instance));
+        self.policy = Some(Arc::clone(policy));
+    }
+
     /// The last one was none: nothing was tried.
     pub fn unattempt(&mut self) {
         self.attempts = self.attempts.saturating_sub(1);

@@ -46,19 +46,27 @@ pub enum IgnoredCause {
     ClientCancel,
     /// Our own worker was starved.
     SelfLag,
+    /// Another attempt of the same request was faster.
+    HedgeLoser,
     /// Sent before the instance's last ejection or restore.
     Stale,
 }
 
 impl IgnoredCause {
     /// In the order of the counters.
-    pub const ALL: [Self; 3] = [Self::ClientCancel, Self::SelfLag, Self::Stale];
+    pub const ALL: [Self; 4] = [
+        Self::ClientCancel,
+        Self::SelfLag,
+        Self::HedgeLoser,
+        Self::Stale,
+    ];
 
     /// The label.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ClientCancel => "client_cancel",
             Self::SelfLag => "self_lag",
+            Self::HedgeLoser => "hedge_loser",
             Self::Stale => "stale",
         }
     }
@@ -150,10 +158,11 @@ struct Cell {
     attempt_durations: Histogram,
     rejected: [AtomicU64; Reason::ALL.len()],
     errors: [AtomicU64; ErrorKind::ALL.len()],
-    ignored: [AtomicU64; 3],
+    ignored: [AtomicU64; IgnoredCause::ALL.len()],
     retries: AtomicU64,
     budget_exhausted: AtomicU64,
     fallbacks: [AtomicU64; FallbackSource::ALL.len()],
+    hedges: AtomicU64,
 }
 
 /// The counters of one upstream, all workers.
@@ -180,13 +189,15 @@ pub struct UpstreamReading {
     /// Failed attempts by [`ErrorKind`].
     pub errors: [u64; ErrorKind::ALL.len()],
     /// By [`IgnoredCause`].
-    pub ignored: [u64; 3],
+    pub ignored: [u64; IgnoredCause::ALL.len()],
     /// Second and further tries.
     pub retries: u64,
     /// Retries that the budget refused.
     pub budget_exhausted: u64,
     /// By [`FallbackSource`].
     pub fallbacks: [u64; FallbackSource::ALL.len()],
+    /// Second attempts beside a slow first one.
+    pub hedges: u64,
 }
 
 impl UpstreamCells {
@@ -272,6 +283,11 @@ impl UpstreamCells {
         self.with(worker, |c| add(&c.budget_exhausted, 1));
     }
 
+    /// A second attempt began beside a slow first one.
+    pub fn hedge(&self, worker: usize) {
+        self.with(worker, |c| add(&c.hedges, 1));
+    }
+
     /// A fallback answered.
     pub fn fallback(&self, worker: usize, source: FallbackSource) {
         self.with(worker, |c| add_at(&c.fallbacks, source as usize));
@@ -307,6 +323,7 @@ impl UpstreamCells {
             reading.retries += cell.retries.load(Relaxed);
             reading.budget_exhausted += cell.budget_exhausted.load(Relaxed);
             add_all(&mut reading.fallbacks, &cell.fallbacks);
+            reading.hedges += cell.hedges.load(Relaxed);
         }
         reading
     }

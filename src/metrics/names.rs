@@ -111,6 +111,8 @@ families! {
         "A route's requests that Outrigger answered itself.";
     ROUTE_RETRIES = Counter "outrigger_route_retries_total" ["upstream", "route"]
         "Second and further tries of a route.";
+    HEDGES = Counter "outrigger_hedges_total" ["upstream"]
+        "Second attempts that hedging began beside a slow first one; they count as retries too.";
     FALLBACKS = Counter "outrigger_fallbacks_total" ["upstream", "kind"]
         "Requests to the upstream that a fallback answered.";
     FALLBACK_CACHE_BYTES = Gauge "outrigger_fallback_cache_bytes" ["upstream"]

@@ -4,7 +4,7 @@
 //! Next: `balancer.rs` (pick), `policy/attempt.rs` (one try), `policy/fallback.rs`,
 //! `upstream/response_body.rs`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::pick::Picked;
 use super::retry::{self, Pushback, Trigger};
 use super::verdict::{classify, rule_broken, trigger_of};
 use crate::clock::Timestamp;
-use crate::config::types::{Condition, HostHeader, Protocol, Service};
+use crate::config::types::{Condition, HostHeader, Limits, Protocol, Service};
 use crate::endpoint::selectable::{Availability, Selectable};
 use crate::error::{Reason, Refusal};
 use crate::listener::request::RequestGuard;
@@ -157,7 +157,7 @@ impl Exchange {
                     Box::pin(self.pick()).await
                 }
             };
-            let picked = match picked {
+            let mut picked = match picked {
                 Ok(picked) => picked,
                 Err(Reason::Overflow) => {
                     if Box::pin(self.wait_for_place()).await {
@@ -168,7 +168,10 @@ impl Exchange {
                 }
                 Err(reason) => return self.give_up(self.nothing_to_pick(reason)),
             };
-            let ended = self.attempt(&picked).await;
+            let ended = match self.hedge_after(&picked) {
+                None => self.attempt(&picked).await,
+                Some(after) => Box::pin(self.hedged(&mut picked, after)).await,
+            };
             match self.next_step(ended, &picked) {
                 Step::Done(outcome) => return outcome,
                 Step::PickAnother => {}
@@ -244,8 +247,33 @@ impl Exchange {
         self.worker.clock.now()
     }
 
-    /// One attempt; a stale connection is repeated once on a new one, outside of all counts.
+    /// One attempt.
     async fn attempt(&mut self, picked: &Picked) -> Result<Answer, Failure> {
+        self.begin_attempt(picked);
+        let http2 = self.speaks_http2(picked.http2);
+        let attempts = self.guard.attempts();
+        let moment = self.moment.take();
+        let attempt = Try {
+            worker: &self.worker,
+            limits: &self.snapshot.config.limits,
+            route: &self.route,
+            service: self.route.service(self.rule),
+            method: &self.method,
+            target: &self.target,
+            headers: &self.headers,
+            body: self.body.as_ref(),
+            grpc: self.grpc,
+            http2,
+            tried: &self.course.tried,
+            attempts,
+            lost: None,
+        };
+        let (time, timer) = (&mut self.time, &mut self.timer);
+        attempt.run(picked, time, timer, moment).await
+    }
+
+    /// Counts it.
+    pub(super) fn begin_attempt(&mut self, picked: &Picked) {
         self.guard.judged_by(&picked.policy);
         self.guard.attempt(&picked.instance);
         if self.guard.attempts() > 1 {
@@ -254,78 +282,9 @@ impl Exchange {
                 cells.retry(self.worker.index);
             }
         }
-        let mut moment = self.moment.take();
-        let pool = self.worker.pools.of(&picked.instance);
-        let http2 = self.speaks_http2(picked.http2);
-        let attempts = self.guard.attempts();
-        let Self {
-            worker,
-            snapshot,
-            route,
-            rule,
-            method,
-            target,
-            headers,
-            body,
-            grpc,
-            time,
-            timer,
-            course,
-            ..
-        } = self;
-        let (worker, route, grpc) = (&*worker, &*route, *grpc);
-        let service = &**route.service(*rule);
-        let retry = &service.retry;
-        let follow = Follow {
-            upstream: &route.upstream,
-            retry,
-            worker,
-            lane: picked.lane,
-            tried: &course.tried,
-            attempts,
-        };
-        let can_replay = body.as_ref().is_none_or(|b| b.can_replay());
-        let may_follow = || {
-            retry.retry_on.attempt_timeout
-                && can_replay
-                && retry::method_allowed(&retry.methods, method, grpc)
-                && follow.possible()
-        };
-        let head = RequestHead {
-            method,
-            target,
-            headers,
-            own_host: service.host_header == HostHeader::Instance,
-            client: time.client().map(|_| time.deadline()),
-        };
-        let mut fresh = false;
-        loop {
-            let now = moment.take().unwrap_or_else(|| worker.clock.now());
-            let lease = picked.trial.map(|(lease, _)| lease);
-            let instance = Arc::clone(&picked.instance);
-            let guard = AttemptGuard::new(worker, route, instance, now, lease, picked.lane);
-            let mut attempt = Attempt {
-                worker,
-                service,
-                limits: &snapshot.config.limits,
-                time,
-                timer,
-                body: body.as_ref(),
-                http2,
-                grpc,
-                idempotent_method: retry::is_idempotent(method),
-                lease_until: picked.trial.map(|(_, until)| until),
-                fresh,
-                begun: now,
-            };
-            match attempt::run(&mut attempt, &pool, guard, &head, &may_follow).await {
-                Err(Failure::Stale) if !fresh => fresh = true,
-                other => return other,
-            }
-        }
     }
 
-    fn speaks_http2(&self, hint: Option<bool>) -> bool {
+    pub(super) fn speaks_http2(&self, hint: Option<bool>) -> bool {
         match self.service().protocol {
             Protocol::Http1 => false,
             Protocol::Http2 | Protocol::Grpc => true,
@@ -487,4 +446,96 @@ fn overflow(route: &Route) -> Refusal {
     let mut refusal = Refusal::new(Reason::Overflow, message);
     refusal.retry_after = Some(1);
     refusal
+}
+
+/// One attempt, and what it has in common with the others of its request.
+#[derive(Clone, Copy)]
+pub(super) struct Try<'a> {
+    pub(super) worker: &'a Rc<Worker>,
+    pub(super) limits: &'a Limits,
+    pub(super) route: &'a Arc<Route>,
+    pub(super) service: &'a Service,
+    pub(super) method: &'a Method,
+    pub(super) target: &'a PathAndQuery,
+    pub(super) headers: &'a RefCell<HeaderMap>,
+    pub(super) body: Option<&'a Rc<RequestBody>>,
+    pub(super) grpc: bool,
+    pub(super) http2: bool,
+    pub(super) tried: &'a [u64],
+    pub(super) attempts: u32,
+    pub(super) lost: Option<&'a Rc<Cell<bool>>>,
+}
+
+impl Try<'_> {
+    /// Runs it; a stale connection is repeated once on a new one, outside of all counts.
+    pub(super) async fn run(
+        &self,
+        picked: &Picked,
+        time: &mut RequestLimits,
+        timer: &mut Timer,
+        mut moment: Option<Timestamp>,
+    ) -> Result<Answer, Failure> {
+        let Self {
+            worker,
+            route,
+            service,
+            method,
+            headers,
+            body,
+            grpc,
+            ..
+        } = *self;
+        let pool = worker.pools.of(&picked.instance);
+        let retry = &service.retry;
+        let follow = Follow {
+            upstream: &route.upstream,
+            retry,
+            worker,
+            lane: picked.lane,
+            tried: self.tried,
+            attempts: self.attempts,
+        };
+        let can_replay = body.is_none_or(|b| b.can_replay());
+        let may_follow = || {
+            retry.retry_on.attempt_timeout
+                && can_replay
+                && retry::method_allowed(&retry.methods, method, grpc)
+                && follow.possible()
+        };
+        let head = RequestHead {
+            method,
+            target: self.target,
+            headers,
+            own_host: service.host_header == HostHeader::Instance,
+            client: time.client().map(|_| time.deadline()),
+        };
+        let mut fresh = false;
+        loop {
+            let now = moment.take().unwrap_or_else(|| worker.clock.now());
+            let lease = picked.trial.map(|(lease, _)| lease);
+            let instance = Arc::clone(&picked.instance);
+            let mut guard = AttemptGuard::new(worker, route, instance, now, lease, picked.lane);
+            if let Some(lost) = self.lost {
+                guard.may_lose(lost);
+            }
+            let mut attempt = Attempt {
+                worker,
+                service,
+                limits: self.limits,
+                time,
+                timer,
+                body,
+                http2: self.http2,
+                grpc,
+                idempotent_method: retry::is_idempotent(method),
+                lease_until: picked.trial.map(|(_, until)| until),
+                fresh,
+                begun: now,
+            };
+            match attempt::run(&mut attempt, &pool, guard, &head, &may_follow).await {
+                Err(Failure::Stale) if !fresh => fresh = true,
+                other => return other,
+            }
+        }
+    }
 }

@@ -47,6 +47,7 @@ const CORE: &[&str] = &[
     "policy/fallback/directives.rs",
     "policy/fallback/storable.rs",
     "policy/limits.rs",
+    "policy/quantile.rs",
     "policy/retry.rs",
     "registration/machine.rs",
     "registration/record.rs",
@@ -78,7 +79,7 @@ const CORE_EXCEPT: [&str; 5] = [
 ];
 
 /// What core may name of the crate, each with everything below it.
-const CORE_MAY_USE: [&str; 23] = [
+const CORE_MAY_USE: [&str; 24] = [
     "balancer",
     "clock::Timestamp",
     "config",
@@ -93,6 +94,7 @@ const CORE_MAY_USE: [&str; 23] = [
     "policy::fallback::directives",
     "policy::fallback::storable",
     "policy::limits",
+    "policy::quantile",
     "policy::retry",
     "protocol",
     "registration::machine",

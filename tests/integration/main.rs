@@ -16,6 +16,8 @@ mod fallback;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod hedge;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod prometheus;

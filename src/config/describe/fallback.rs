@@ -1,7 +1,16 @@
-//! The keys of `fallback`.
+//! The keys of `fallback` and `hedge`.
 
 /// Key and line, in the order of the reference.
 pub(super) const KEYS: &[(&str, &str)] = &[
+    (
+        "service.hedge",
+        "A second attempt at another instance when the first is slow; none.",
+    ),
+    (
+        "service.hedge.after",
+        "When it starts: a time, or p95 = when 95 of 100 heads have come.",
+    ),
+    ("service.hedge.methods", "For which requests."),
     (
         "service.fallback",
         "What is answered when the upstream cannot, tried in order.",

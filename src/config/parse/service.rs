@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::endpoint::{endpoints, list_shape};
 use super::fallback::fallback;
 use super::health::health_check;
+use super::hedge::hedge;
 use super::reader::{Context, Field, Map};
 use super::record::{HOST, Shape};
 use super::retry::{pool, retry, timeouts};
@@ -102,7 +103,6 @@ pub(crate) fn belongs(key: &str, top: &[&str]) -> Option<String> {
 /// The keys that a service and the defaults have in common.
 fn common(map: &Map<'_>, base: &Service) -> Service {
     map.later(&[
-        "hedge",
         "circuit_breaker",
         "bulkhead",
         "hash",
@@ -168,6 +168,7 @@ fn common(map: &Map<'_>, base: &Service) -> Service {
             &["peak_ewma", "ring_hash", "maglev"],
         ),
         pool: pool(map.child("pool"), &base.pool),
+        hedge: hedge(map, base.hedge.as_deref()),
         health_check: health_check(map, base.health_check.as_ref()),
         when_all_unhealthy: map.choice(
             "when_all_unhealthy",
@@ -322,6 +323,7 @@ impl Service {
             health_check: None,
             when_all_unhealthy: WhenAllUnhealthy::UseAll,
             fallback: Arc::from([]),
+            hedge: None,
             forwarded_headers: ForwardedHeaders::None,
             via: Via::Response,
             rules: Vec::new(),

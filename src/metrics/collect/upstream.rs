@@ -130,6 +130,9 @@ fn of_upstream(upstream: &UpstreamStatus) -> BTreeMap<Key, Sample> {
     set(&names::RETRIES, &[], Sample::count(reading.retries));
     let refused = Sample::count(reading.budget_exhausted);
     set(&names::RETRY_BUDGET_EXHAUSTED, &[], refused);
+    if reading.hedges > 0 {
+        set(&names::HEDGES, &[], Sample::count(reading.hedges));
+    }
     let fallbacks = FallbackSource::ALL.map(FallbackSource::as_str);
     for (kind, count) in counted(fallbacks, &reading.fallbacks) {
         set(&names::FALLBACKS, &[kind], count);
