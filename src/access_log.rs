@@ -8,9 +8,9 @@ use http::{HeaderValue, Method};
 use serde::Serialize;
 
 use crate::clock;
-use crate::config::types::{AccessLog as Settings, AccessLogMode};
+use crate::config::types::{AccessLog as Settings, AccessLogMode, Condition};
 use crate::error::Reason;
-use crate::metrics::cells::AppProtocol;
+use crate::metrics::cells::{AppProtocol, FallbackSource};
 use crate::sink::Lines;
 
 /// Where the lines go.
@@ -35,6 +35,15 @@ pub struct RequestNote {
     pub traceparent: Option<HeaderValue>,
 }
 
+/// Which fallback answered.
+#[derive(Clone, Copy, Debug)]
+pub struct FallbackNote {
+    /// Where the answer came from.
+    pub source: FallbackSource,
+    /// What asked for it.
+    pub condition: Condition,
+}
+
 /// What a line needs from the end of the request.
 #[derive(Debug)]
 pub struct EndNote<'a> {
@@ -46,6 +55,8 @@ pub struct EndNote<'a> {
     pub instance: Option<&'a str>,
     /// Tries.
     pub attempts: u32,
+    /// A fallback answered.
+    pub fallback: Option<FallbackNote>,
     /// The app's side.
     pub protocol: AppProtocol,
     /// HTTP version of the app's side.
@@ -97,6 +108,8 @@ impl AccessLog {
             upstream: end.upstream,
             route: end.route,
             instance: end.instance,
+            fallback: end.fallback.map(|note| note.source.as_str()),
+            fallback_for: end.fallback.map(|note| note.condition.as_str()),
             protocol: end.protocol.as_str(),
             attempts: end.attempts,
             duration_ms: millis(end.duration),
@@ -141,6 +154,13 @@ struct Line<'a> {
     route: Option<&'a str>,
     #[serde(rename = "outrigger.instance", skip_serializing_if = "Option::is_none")]
     instance: Option<&'a str>,
+    #[serde(rename = "outrigger.fallback", skip_serializing_if = "Option::is_none")]
+    fallback: Option<&'static str>,
+    #[serde(
+        rename = "outrigger.fallback_for",
+        skip_serializing_if = "Option::is_none"
+    )]
+    fallback_for: Option<&'static str>,
     #[serde(rename = "outrigger.protocol")]
     protocol: &'static str,
     #[serde(rename = "outrigger.attempts")]

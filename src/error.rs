@@ -34,6 +34,8 @@ pub enum Reason {
     Draining,
     /// An expectation other than `100-continue`.
     Expect,
+    /// Something configured instead of an upstream's answer; it has its own status.
+    Fallback,
     /// The header section is too large.
     HeaderTooLarge,
     /// The request came back to us.
@@ -62,7 +64,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for metrics and docs.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::AttemptTimeout,
         Self::BadRequest,
         Self::BlockedCrossSite,
@@ -75,6 +77,7 @@ impl Reason {
         Self::ConnectTimeout,
         Self::Draining,
         Self::Expect,
+        Self::Fallback,
         Self::HeaderTooLarge,
         Self::Loop,
         Self::NoHealthyInstances,
@@ -139,6 +142,7 @@ impl Reason {
             Self::ConnectTimeout => ("connect_timeout", 504, 4),
             Self::Draining => ("draining", 503, 14),
             Self::Expect => ("expect", 417, 12),
+            Self::Fallback => ("fallback", 503, 14),
             Self::HeaderTooLarge => ("header_too_large", 431, 8),
             Self::Loop => ("loop", 508, 14),
             Self::NoHealthyInstances => ("no_healthy_instances", 503, 14),

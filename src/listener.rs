@@ -10,6 +10,7 @@ mod facts;
 mod first_frame;
 pub mod head;
 pub mod http;
-mod lookup;
+pub(crate) mod lookup;
 pub mod reply;
 pub mod request;
+mod served;

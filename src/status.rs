@@ -383,6 +383,8 @@ pub struct UpstreamStatus {
     pub counters: UpstreamReading,
     /// Its routes, in the order of the file.
     pub routes: Vec<RouteStatus>,
+    /// Bytes of last good answers, where they are kept.
+    pub kept_bytes: Option<u64>,
     /// What operators ordered.
     pub overrides: Vec<OverrideStatus>,
 }

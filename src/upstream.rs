@@ -31,6 +31,7 @@ use crate::outlier::LeaseId;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::outlier::policy::Policy;
 use crate::policy::budget::Budget;
+use crate::policy::hedge::HeadTimes;
 use route_state::RouteState;
 
 /// What a worker tells the driver beside the counters.
@@ -76,6 +77,8 @@ pub struct Upstream {
     pub cells: UpstreamCells,
     /// Retries allowed.
     pub budget: Mutex<Budget>,
+    /// How long heads take, where `hedge.after` is `p95`.
+    pub heads: HeadTimes,
     own_state: Arc<RouteState>,
     route_states: Mutex<Vec<Arc<RouteState>>>,
     workers: usize,
@@ -98,6 +101,7 @@ impl Upstream {
             name,
             cells: UpstreamCells::new(workers),
             budget: Mutex::default(),
+            heads: HeadTimes::new(workers),
             own_state: Arc::new(RouteState::own(workers, Arc::clone(&wake))),
             route_states: Mutex::default(),
             workers,
@@ -145,6 +149,27 @@ impl Upstream {
                 state.configure(&rule.service, now);
             }
         }
+    }
+
+    /// Holds what the fallbacks of these settings allow to keep.
+    pub fn bound_answers(&self, service: &Service) {
+        let most = |service: &Service| service.kept_answers().map_or(0, |kept| kept.max_bytes);
+        self.own_state.answers.bound(most(service));
+        for rule in &service.rules {
+            if let Some(state) = self.route_state(&rule.name) {
+                let own = !Arc::ptr_eq(&rule.service.fallback, &service.fallback);
+                state
+                    .answers
+                    .bound(if own { most(&rule.service) } else { 0 });
+            }
+        }
+    }
+
+    /// Bytes of the last good answers, those of routes too.
+    pub fn kept_bytes(&self) -> usize {
+        let routes = self.route_states();
+        let routes: usize = routes.iter().map(|state| state.answers.bytes()).sum();
+        self.own_state.answers.bytes() + routes
     }
 
     /// The live part of the route `name`.

@@ -63,6 +63,7 @@ pub fn run(args: &RunArgs, env: &dyn Environment, err: &mut dyn Write) -> u8 {
     let files = WatchList {
         main: main_file.clone(),
         globs: loaded.policy_globs,
+        contents: loaded.contents,
         loaded: loaded.digests,
     };
     let inputs = ConfigInputs {

@@ -52,6 +52,7 @@ codes! {
     CHOOSE_ONE = 34: "Exactly one of several keys must be written.",
     PORT_TAKEN = 35: "Preflight: an address of the configuration cannot be listened on here. Something else has it, or it is not this machine's, or the port needs a privilege.",
     NO_REGISTRATION = 38: "An item of app.register asks for something that its registry does not offer, or stands twice.",
+    NO_FALLBACK = 39: "An item of `fallback` names an upstream that cannot be one: the service itself, or one that is not defined.",
     ATTEMPT_EXCEEDS_REQUEST = 101: "An explicit timeout.attempt is longer than timeout.request, so it never ends an attempt.",
     INLINE_SECRET = 102: "A secret stands in the file itself. Use the *_file key or an environment variable.",
     NO_MATCH = 103: "A glob of `policies` matches no file.",

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::diagnostic::{Code, Place};
 use super::dns_name::{DnsName, DnsNameError};
-use super::document::Node;
+use super::document::{Node, Value};
 use super::parse::address::collide;
 use super::parse::reader::{Context, Field, list};
 use super::passthrough::PASSTHROUGH_REGISTRY;
@@ -59,6 +59,7 @@ pub(crate) fn check(config: &Config, places: &Places<'_, '_>) {
     hosts(config, places);
     aliases(config, places);
     homes(config, places);
+    fallbacks(config, places);
     register::check(places.register, &config.registries, places.registries);
 }
 
@@ -173,6 +174,47 @@ fn passthrough(config: &Config, places: &Places<'_, '_>) {
         let help = "make it `kind: dns`, or give it another name";
         let place = places.fixed("passthrough.hosts");
         places.context.report(Code::ADDRESS, &place, message, help);
+    }
+}
+
+/// The upstreams that a service's own fallbacks name.
+fn fallbacks(config: &Config, places: &Places<'_, '_>) {
+    let discovers = config.auto_discover && !config.default_registries.is_empty();
+    for (name, field) in places.services {
+        let routes = items(field.node, "routes").iter();
+        let all = routes.flat_map(|route| items(route, "fallback"));
+        let all = items(field.node, "fallback").iter().chain(all);
+        for node in all.filter_map(|item| item.get("upstream")) {
+            let Value::Scalar(scalar) = &node.value else {
+                continue;
+            };
+            let other = &*scalar.text;
+            let (message, help) = if *other == **name {
+                let message = format!("service `{name}` is its own fallback");
+                (message, "name another service".to_owned())
+            } else if discovers || config.services.contains_key(other) {
+                continue;
+            } else {
+                let known = config.services.keys().map(|name| &**name);
+                let near = suggest::nearest(other, known.filter(|known| *known != &**name));
+                let help = near.map_or_else(
+                    || "list it under `services`".to_owned(),
+                    |near| format!("did you mean `{near}`?"),
+                );
+                (format!("service `{other}` is not defined"), help)
+            };
+            let place = &node.place;
+            places
+                .context
+                .report(Code::NO_FALLBACK, place, message, help);
+        }
+    }
+}
+
+fn items<'n>(node: &'n Node, key: &str) -> &'n [Node] {
+    match node.get(key).map(|node| &node.value) {
+        Some(Value::Sequence(items)) => items,
+        Some(Value::Null | Value::Scalar(_) | Value::Mapping(_)) | None => &[],
     }
 }
 

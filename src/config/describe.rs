@@ -2,6 +2,7 @@
 //! `defaults` and of services stand under `service`, those of any registry under `registry`. A test
 //! holds up that no key is without a line and no line without a key.
 
+mod fallback;
 mod picking;
 mod policy;
 mod register;
@@ -17,8 +18,8 @@ pub(crate) fn describe(path: &str) -> Option<&'static str> {
 
 /// Key and line of every key.
 pub(crate) fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let services = service::KEYS.iter().chain(route::KEYS);
-    let services = services.chain(picking::KEYS);
+    let services = service::KEYS.iter().chain(fallback::KEYS);
+    let services = services.chain(route::KEYS).chain(picking::KEYS);
     let services = services.chain(resilience::KEYS);
     let more = services
         .chain(MORE)

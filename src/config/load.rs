@@ -1,6 +1,7 @@
 //! From files, environment and flags to a [`Config`]. The only file here that reads files; all
 //! problems of all files come back together. Next: `config/policy_files.rs`.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,6 +69,8 @@ pub struct Loaded {
     pub digests: Digests,
     /// Globs of the policy files, relative to the main file's folder; none when it is no YAML.
     pub policy_globs: Vec<PathBuf>,
+    /// Files whose contents are values of the main file.
+    pub contents: Vec<PathBuf>,
     /// The main file; without one the defaults hold.
     pub main_file: Option<PathBuf>,
     /// `OUTRIGGER_*` variables that mean nothing.
@@ -144,6 +147,7 @@ pub fn parse_str(text: &str, name: &str, env: &dyn Environment, folder: Option<&
                 files_read: Vec::new(),
                 digests: Digests::default(),
                 policy_globs: Vec::new(),
+                contents: Vec::new(),
                 main_file: None,
                 ignored_variables: ignored,
             }
@@ -207,6 +211,7 @@ fn without_file(env: &dyn Environment, overrides: &Overrides) -> Loaded {
         files_read: Vec::new(),
         digests: Digests::default(),
         policy_globs: Vec::new(),
+        contents: Vec::new(),
         main_file: None,
         ignored_variables,
     }
@@ -228,11 +233,17 @@ fn finish(
     let (mut files_read, mut digests) = (Vec::new(), Digests::default());
     let globs = main.iter().flat_map(|main| &main.policies);
     let policy_globs = globs.map(|(glob, _)| PathBuf::from(glob)).collect();
+    let mut contents = Vec::new();
     let config = main.map(|main| {
         let found = policy_files::load(&main, folder, env, previous);
         problems.extend(found.problems);
         files_read = found.files_read;
         digests = found.digests;
+        for (path, digest) in main.contents {
+            files_read.push(path.clone());
+            digests.insert(path.clone(), digest);
+            contents.push(path);
+        }
         check_token_file(&main.config, token_place, &mut problems);
         Config {
             policies: Arc::new(found.set),
@@ -251,6 +262,7 @@ fn finish(
         files_read,
         digests,
         policy_globs,
+        contents,
         main_file: None,
         ignored_variables,
     }
@@ -269,10 +281,18 @@ fn read_main(
         return (None, problems, Vec::new());
     }
     substitute(&mut root, env, &mut problems);
-    let context = Context::new(overrides, folder);
+    let contents: RefCell<Vec<(PathBuf, Option<Digest>)>> = RefCell::default();
+    let read = |path: &Path| {
+        let bytes = read(path);
+        let digest = bytes.as_ref().ok().map(|bytes| Digest::of(bytes));
+        contents.borrow_mut().push((path.to_owned(), digest));
+        bytes
+    };
+    let context = Context::new(overrides, folder).with_files(&read);
     let host_name = env.host_name();
     let mut main = main_file(&context, &root, &host_name);
     let (found, used) = context.finish();
+    main.contents = contents.into_inner();
     problems.extend(found);
     problems.sort();
     let ignored = overrides
@@ -357,12 +377,13 @@ pub fn policy_paths(folder: &Path, globs: &[PathBuf]) -> Vec<PathBuf> {
     paths
 }
 
-/// The contents of a main file and of what policy globs lead to now.
-pub fn read_digests(main: &Path, globs: &[PathBuf]) -> Digests {
+/// The contents of a main file, of what policy globs lead to now, and of files with values.
+pub fn read_digests(main: &Path, globs: &[PathBuf], contents: &[PathBuf]) -> Digests {
     let mut digests = Digests::default();
     let folder = main.parent().unwrap_or_else(|| Path::new(""));
     let policies = policy_paths(folder, globs);
-    for path in policies.into_iter().chain([main.to_owned()]) {
+    let others = contents.iter().cloned().chain([main.to_owned()]);
+    for path in policies.into_iter().chain(others) {
         let digest = read(&path).ok().map(|bytes| Digest::of(&bytes));
         digests.insert(path, digest);
     }

@@ -132,11 +132,11 @@ registries:
   "*kubernetes": {kind: kubernetes}
   "*dns": {kind: dns}
   "*zookeeper": {kind: zookeeper, servers: [x]}
-defaults: {health_check: {http: /}}
+defaults: {health_check: {http: /}, hedge: {after: p95}, fallback: [{}]}
 app:
   register:
     - {check: {http: /}, management: {port: 1}, hooks: {}}
-services: {"*": {endpoints: [{address: "x:1"}], health_check: {http: /}, routes: [{name: x, match: {}}]}}
+services: {"*": {endpoints: [{address: "x:1"}], health_check: {http: /}, hedge: {after: p95}, fallback: [{}], routes: [{name: x, match: {}, fallback: [{}]}]}}
 "#;
 const ENDPOINTS: &str = r#"services: {"*": [{address: "x:1"}]}"#;
 

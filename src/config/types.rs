@@ -13,12 +13,17 @@ use super::passthrough::Passthrough;
 use super::settings::Inputs;
 
 mod balancing;
+mod fallback;
 mod register;
 mod registry;
 mod resilience;
 mod route;
 
 pub use balancing::{Balancing, HashOn, LoadBalancer, Locality, Prefer, Subset, SubsetFallback};
+pub use fallback::{
+    Condition, Conditions, Fallback, FallbackKind, Hedge, HedgeAfter, LastGood, StaticAnswer,
+    StaticGrpc, StaticHttp,
+};
 pub use register::{
     Advertise, AdvertiseAddress, AppCheck, AppCheckKind, Hook, JsonRule, Management, Register,
 };
@@ -301,6 +306,10 @@ pub struct Service {
     pub health_check: Option<HealthCheck>,
     /// What happens when active checks refuse all.
     pub when_all_unhealthy: WhenAllUnhealthy,
+    /// What is answered when it cannot, tried in order.
+    pub fallback: Arc<[Fallback]>,
+    /// A second attempt when the first is slow.
+    pub hedge: Option<Box<Hedge>>,
     /// `x-forwarded-*`.
     pub forwarded_headers: ForwardedHeaders,
     /// `via`.

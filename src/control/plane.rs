@@ -334,6 +334,7 @@ impl Plane {
                 live.route = route(&live.upstream);
                 // A driver that is gone has no settings to change.
                 let _gone = live.commands.send(Command::Settings(Box::new(settings)));
+                live.upstream.bound_answers(service);
                 live.policy = policy;
                 live.key = key;
                 live.discovered = discovered;

@@ -93,7 +93,7 @@ impl Plane {
             let seen = list
                 .main
                 .as_deref()
-                .map(|main| read_digests(main, &list.globs));
+                .map(|main| read_digests(main, &list.globs, &list.contents));
             let loaded = load(LoadRequest {
                 path: inputs.path,
                 env: &ProcessEnvironment,
@@ -132,13 +132,21 @@ impl Plane {
         };
         if let Some(main) = &loaded.main_file {
             // Also after a refusal: the same bad content is not tried again by itself.
-            let (globs, digests) = match &loaded.config {
-                Some(_) => (loaded.policy_globs.clone(), loaded.digests.clone()),
-                None => (self.watched.borrow().globs.clone(), seen),
+            let (globs, contents, digests) = match &loaded.config {
+                Some(_) => (
+                    loaded.policy_globs.clone(),
+                    loaded.contents.clone(),
+                    loaded.digests.clone(),
+                ),
+                None => {
+                    let old = self.watched.borrow();
+                    (old.globs.clone(), old.contents.clone(), seen)
+                }
             };
             self.watched.send_replace(WatchList {
                 main: Some(main.clone()),
                 globs,
+                contents,
                 loaded: digests,
             });
         }

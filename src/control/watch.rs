@@ -29,6 +29,8 @@ pub struct WatchList {
     pub main: Option<PathBuf>,
     /// Policy globs, relative to its folder.
     pub globs: Vec<PathBuf>,
+    /// Files whose contents are values of the main file.
+    pub contents: Vec<PathBuf>,
     /// What the last load read, whatever came of it.
     pub loaded: Digests,
 }
@@ -89,14 +91,16 @@ impl Lookout {
             return Look::Quiet;
         }
         self.looks = self.looks.wrapping_add(1);
-        let stats = stats(main, &list.globs);
+        let stats = stats(main, list);
         let same = stats == self.stats && !self.settle.is_waiting();
         self.stats = stats;
         if same && !self.looks.is_multiple_of(FULL_READ) {
             return Look::Quiet;
         }
-        self.settle
-            .look(read_digests(main, &list.globs), &list.loaded)
+        self.settle.look(
+            read_digests(main, &list.globs, &list.contents),
+            &list.loaded,
+        )
     }
 }
 
@@ -108,11 +112,12 @@ fn out_of_files(error: &std::io::Error) -> bool {
 }
 
 /// Of the files and of the folders that globs look into.
-fn stats(main: &Path, globs: &[PathBuf]) -> Vec<Option<Stat>> {
+fn stats(main: &Path, list: &WatchList) -> Vec<Option<Stat>> {
     let folder = main.parent().unwrap_or_else(|| Path::new(""));
-    let files = crate::config::policy_paths(folder, globs);
+    let files = crate::config::policy_paths(folder, &list.globs);
     files
         .iter()
+        .chain(&list.contents)
         .map(PathBuf::as_path)
         .chain([main])
         .map(stat)

@@ -25,6 +25,7 @@ use super::head::{self, HeadLimits};
 use super::lookup::{look_up, own_port};
 use super::reply::{self, ReplyContext};
 use super::request::RequestGuard;
+use super::served::{mark_elsewhere, serve_fallback};
 use crate::balancer::hash::key_of;
 use crate::clock::Timestamp;
 use crate::config::types::Via;
@@ -307,6 +308,7 @@ impl Flow {
         } = *self;
         match outcome {
             Outcome::Answer(answer) => Ok(deliver(exchange, *answer, &asked, on_upgrade)),
+            Outcome::Served(served) => Ok(serve_fallback(exchange.guard, *served, &asked)),
             Outcome::Refused(refusal) => {
                 let Exchange { guard, route, .. } = exchange;
                 Refused {
@@ -479,6 +481,30 @@ fn deliver(
     asked: &Asked,
     on_upgrade: Option<hyper::upgrade::OnUpgrade>,
 ) -> Response<ProxyBody> {
+    let Delivery {
+        mut response,
+        mut source,
+        attempt,
+        class,
+        kind,
+        idle,
+        at,
+        fallback,
+    } = delivery;
+    let status = response.status();
+    let switched = status == StatusCode::SWITCHING_PROTOCOLS;
+    let (framing, seen) = headers::clean_response(response.headers_mut(), asked.trailers, switched);
+    if framing == Framing::Doubtful
+        && let Source::Http1(lent, _) = &mut source
+    {
+        lent.spend();
+    }
+    let keeps = fallback.is_none() && !exchange.service().fallback.is_empty();
+    let copy = if keeps {
+        exchange.copying(&response, at)
+    } else {
+        None
+    };
     let Exchange {
         worker,
         route,
@@ -490,22 +516,8 @@ fn deliver(
         ..
     } = exchange;
     worker.keep_headers(headers.into_inner());
-    let Delivery {
-        mut response,
-        mut source,
-        attempt,
-        class,
-        kind,
-        idle,
-        at,
-    } = delivery;
-    let status = response.status();
-    let switched = status == StatusCode::SWITCHING_PROTOCOLS;
-    let (framing, seen) = headers::clean_response(response.headers_mut(), asked.trailers, switched);
-    if framing == Framing::Doubtful
-        && let Source::Http1(lent, _) = &mut source
-    {
-        lent.spend();
+    if let Some(condition) = fallback {
+        mark_elsewhere(&mut guard, condition, response.headers_mut());
     }
     if switched
         && let Some(app) = on_upgrade
@@ -534,11 +546,12 @@ fn deliver(
         idle,
         timer,
         at,
+        copy,
     });
     finish_head(response.map(|()| body), seen, asked)
 }
 
-fn finish_head(
+pub(super) fn finish_head(
     mut response: Response<ProxyBody>,
     seen: Seen,
     asked: &Asked,

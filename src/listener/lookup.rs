@@ -22,7 +22,7 @@ pub(super) fn own_port(snapshot: &Snapshot, name: &str) -> Result<Found, Missed>
 }
 
 /// A name that is not in the table may be known to the default registry.
-pub(super) async fn look_up(
+pub(crate) async fn look_up(
     worker: &Worker,
     snapshot: &Snapshot,
     missed: &Missed,

@@ -72,17 +72,24 @@ fn http(refusal: &Refusal, context: &ReplyContext<'_>) -> Response<ProxyBody> {
 fn grpc(refusal: &Refusal) -> Response<ProxyBody> {
     let mut response = Response::new(ProxyBody::Empty);
     *response.status_mut() = StatusCode::OK;
-    let headers: &mut HeaderMap = response.headers_mut();
+    let message = format!("{}: {}", refusal.reason, refusal.message);
+    let code = u16::from(refusal.reason.grpc_code());
+    *response.headers_mut() = grpc_status(code, &message);
+    response
+}
+
+/// The head of an answer that is trailers only.
+pub(crate) fn grpc_status(code: u16, message: &str) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(8);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(
         HeaderName::from_static("grpc-status"),
-        HeaderValue::from(u16::from(refusal.reason.grpc_code())),
+        HeaderValue::from(code),
     );
-    let message = percent_encode(&format!("{}: {}", refusal.reason, refusal.message));
-    if let Ok(message) = HeaderValue::from_str(&message) {
+    if let Ok(message) = HeaderValue::from_str(&percent_encode(message)) {
         headers.insert(HeaderName::from_static("grpc-message"), message);
     }
-    response
+    headers
 }
 
 /// `grpc-message`: bytes outside of 0x20-0x7e and `%` as `%XX`, bounded.

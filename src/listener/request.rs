@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::connection::ConnectionState;
 use super::reply;
-use crate::access_log::{AccessLog, EndNote, RequestNote};
+use crate::access_log::{AccessLog, EndNote, FallbackNote, RequestNote};
 use crate::clock::Timestamp;
 use crate::endpoint::instance::Instance;
 use crate::error::Reason;
@@ -39,6 +39,9 @@ pub struct RequestGuard {
     grpc: Option<u16>,
     reason: Option<Reason>,
     attempts: u32,
+    /// Those before a fallback led elsewhere.
+    earlier: u32,
+    fallback: Option<FallbackNote>,
     instance: Option<Arc<Instance>>,
 }
 
@@ -72,6 +75,8 @@ impl RequestGuard {
             grpc: None,
             reason: None,
             attempts: 0,
+            earlier: 0,
+            fallback: None,
             instance: None,
         }
     }
@@ -120,6 +125,12 @@ impl RequestGuard {
         self.instance = Some(Arc::clone(instance));
     }
 
+    /// Of two attempts at a time this instance gave the answer.
+    pub fn answered_by(&mut self, instance: &Arc<Instance>, policy: &Arc<Policy>) {
+        self.instance = Some(Arc::clone(instance));
+        self.policy = Some(Arc::clone(policy));
+    }
+
     /// The last one was none: nothing was tried.
     pub fn unattempt(&mut self) {
         self.attempts = self.attempts.saturating_sub(1);
@@ -128,6 +139,24 @@ impl RequestGuard {
     /// Tries so far.
     pub const fn attempts(&self) -> u32 {
         self.attempts
+    }
+
+    /// Attempts at another upstream follow: they are counted anew, for it.
+    pub fn next_course(&mut self) {
+        self.earlier = self.earlier.saturating_add(self.attempts);
+        self.attempts = 0;
+        self.grpc = None;
+    }
+
+    /// A fallback answers; `None` for a head that [`RequestGuard::head`] was told.
+    pub fn fell_back(&mut self, note: FallbackNote, head: Option<(u16, Option<u16>)>) {
+        self.reason = Some(Reason::Fallback);
+        self.fallback = Some(note);
+        if let Some((status, grpc)) = head {
+            self.status = status;
+            self.grpc = grpc;
+        }
+        self.count_rejected(Reason::Fallback);
     }
 
     /// The head that is passed on.
@@ -154,6 +183,10 @@ impl RequestGuard {
             self.status = 200;
             self.grpc = Some(u16::from(reason.grpc_code()));
         }
+        self.count_rejected(reason);
+    }
+
+    fn count_rejected(&self, reason: Reason) {
         match &self.route {
             Some(route) => {
                 route.upstream.cells.rejected(self.worker.index, reason);
@@ -234,7 +267,8 @@ impl Drop for RequestGuard {
             upstream: self.route.as_ref().map(|r| &*r.upstream.name),
             route: self.state.as_ref().and_then(|state| state.name.as_deref()),
             instance: self.instance.as_ref().map(|i| i.address.as_str()),
-            attempts: self.attempts,
+            attempts: self.earlier.saturating_add(self.attempts),
+            fallback: self.fallback,
             protocol: self.protocol,
             version: self.version,
             status: self.status,

@@ -46,20 +46,53 @@ pub enum IgnoredCause {
     ClientCancel,
     /// Our own worker was starved.
     SelfLag,
+    /// Another attempt of the same request was faster.
+    HedgeLoser,
     /// Sent before the instance's last ejection or restore.
     Stale,
 }
 
 impl IgnoredCause {
     /// In the order of the counters.
-    pub const ALL: [Self; 3] = [Self::ClientCancel, Self::SelfLag, Self::Stale];
+    pub const ALL: [Self; 4] = [
+        Self::ClientCancel,
+        Self::SelfLag,
+        Self::HedgeLoser,
+        Self::Stale,
+    ];
 
     /// The label.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ClientCancel => "client_cancel",
             Self::SelfLag => "self_lag",
+            Self::HedgeLoser => "hedge_loser",
             Self::Stale => "stale",
+        }
+    }
+}
+
+/// Where the answer of a fallback came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FallbackSource {
+    /// The last good answer.
+    Cache,
+    /// A configured text or file.
+    Static,
+    /// Another upstream.
+    Upstream,
+}
+
+impl FallbackSource {
+    /// In the order of the counters.
+    pub const ALL: [Self; 3] = [Self::Cache, Self::Static, Self::Upstream];
+
+    /// The label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cache => "cache",
+            Self::Static => "static",
+            Self::Upstream => "upstream",
         }
     }
 }
@@ -125,9 +158,11 @@ struct Cell {
     attempt_durations: Histogram,
     rejected: [AtomicU64; Reason::ALL.len()],
     errors: [AtomicU64; ErrorKind::ALL.len()],
-    ignored: [AtomicU64; 3],
+    ignored: [AtomicU64; IgnoredCause::ALL.len()],
     retries: AtomicU64,
     budget_exhausted: AtomicU64,
+    fallbacks: [AtomicU64; FallbackSource::ALL.len()],
+    hedges: AtomicU64,
 }
 
 /// The counters of one upstream, all workers.
@@ -154,11 +189,15 @@ pub struct UpstreamReading {
     /// Failed attempts by [`ErrorKind`].
     pub errors: [u64; ErrorKind::ALL.len()],
     /// By [`IgnoredCause`].
-    pub ignored: [u64; 3],
+    pub ignored: [u64; IgnoredCause::ALL.len()],
     /// Second and further tries.
     pub retries: u64,
     /// Retries that the budget refused.
     pub budget_exhausted: u64,
+    /// By [`FallbackSource`].
+    pub fallbacks: [u64; FallbackSource::ALL.len()],
+    /// Second attempts beside a slow first one.
+    pub hedges: u64,
 }
 
 impl UpstreamCells {
@@ -244,6 +283,16 @@ impl UpstreamCells {
         self.with(worker, |c| add(&c.budget_exhausted, 1));
     }
 
+    /// A second attempt began beside a slow first one.
+    pub fn hedge(&self, worker: usize) {
+        self.with(worker, |c| add(&c.hedges, 1));
+    }
+
+    /// A fallback answered.
+    pub fn fallback(&self, worker: usize, source: FallbackSource) {
+        self.with(worker, |c| add_at(&c.fallbacks, source as usize));
+    }
+
     /// Requests that began, all workers; for the retry budget.
     pub fn requests(&self) -> u64 {
         let of = |c: &Cell| {
@@ -273,6 +322,8 @@ impl UpstreamCells {
             add_all(&mut reading.ignored, &cell.ignored);
             reading.retries += cell.retries.load(Relaxed);
             reading.budget_exhausted += cell.budget_exhausted.load(Relaxed);
+            add_all(&mut reading.fallbacks, &cell.fallbacks);
+            reading.hedges += cell.hedges.load(Relaxed);
         }
         reading
     }

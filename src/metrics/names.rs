@@ -111,6 +111,12 @@ families! {
         "A route's requests that Outrigger answered itself.";
     ROUTE_RETRIES = Counter "outrigger_route_retries_total" ["upstream", "route"]
         "Second and further tries of a route.";
+    HEDGES = Counter "outrigger_hedges_total" ["upstream"]
+        "Second attempts that hedging began beside a slow first one; they count as retries too.";
+    FALLBACKS = Counter "outrigger_fallbacks_total" ["upstream", "kind"]
+        "Requests to the upstream that a fallback answered.";
+    FALLBACK_CACHE_BYTES = Gauge "outrigger_fallback_cache_bytes" ["upstream"]
+        "Size of the last good answers that are kept; only where a cache is configured.";
     INSTANCES = Gauge "outrigger_instances" ["upstream", "state"]
         "Instances by state; each is in exactly one.";
     INSTANCE_EJECTED = Gauge "outrigger_instance_ejected" ["upstream", "instance"]

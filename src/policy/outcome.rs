@@ -40,6 +40,8 @@ pub struct AttemptGuard {
     call: Option<BreakerCall>,
     /// Until the response head.
     took: Option<Duration>,
+    /// Set when another attempt of the same request was faster.
+    lost: Option<Rc<Cell<bool>>>,
     reported: bool,
 }
 
@@ -84,8 +86,14 @@ impl AttemptGuard {
             cancelled: Cell::new(Cancelled::Ignored),
             call,
             took: None,
+            lost: None,
             reported: false,
         }
+    }
+
+    /// Another attempt runs beside it; `lost` is set when that one is the answer.
+    pub fn may_lose(&mut self, lost: &Rc<Cell<bool>>) {
+        self.lost = Some(Rc::clone(lost));
     }
 
     /// The multiplexed connection it uses, when it dies with it.
@@ -281,6 +289,10 @@ impl Drop for AttemptGuard {
         self.instance.leave(self.worker.index);
         if self.reported {
             return;
+        }
+        if self.lost.as_ref().is_some_and(|lost| lost.get()) {
+            let cause = IgnoredCause::HedgeLoser;
+            return self.report(OutcomeClass::Ignored, None, false, cause);
         }
         match self.cancelled.get() {
             Cancelled::Ignored => {

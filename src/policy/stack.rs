@@ -1,9 +1,11 @@
-//! The order of everything between a route and an answer, outermost first: a place of the bulkhead,
-//! the request's time, attempts within the retry rules and the budget, and per attempt the circuit
-//! breaker, the pick, the trial on offer, the attempt's time, and the outcome. Change it by an ADR.
-//! Next: `balancer.rs` (pick), `policy/attempt.rs` (one try), `upstream/response_body.rs`.
+//! The order of everything between a route and an answer, outermost first: the fallbacks, a place of
+//! the bulkhead, the request's time, attempts within the retry rules and the budget, and per attempt
+//! the circuit breaker, the pick, the trial on offer, the attempt's time, and the outcome. Change it
+//! by an ADR.
+//! Next: `balancer.rs` (pick), `policy/attempt.rs` (one try), `policy/fallback.rs`,
+//! `upstream/response_body.rs`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +17,16 @@ use http::uri::PathAndQuery;
 use super::admission::{BreakerCall, breaker_state};
 use super::attempt::{self, Answer, Attempt, Failure};
 use super::breaker::words::Pass;
+use super::fallback::Served;
 use super::follow_up::Follow;
 use super::limits::{self, RequestLimits};
-use super::outcome::AttemptGuard;
+use super::outcome::{AttemptGuard, Cancelled};
 use super::pick::Picked;
 use super::retry::{self, Pushback, Trigger};
 use super::verdict::{classify, rule_broken, trigger_of};
 use crate::balancer::hash::Key;
 use crate::clock::Timestamp;
-use crate::config::types::{HostHeader, LoadBalancer, Protocol, Service};
+use crate::config::types::{Condition, HostHeader, Limits, LoadBalancer, Protocol, Service};
 use crate::endpoint::selectable::{Availability, Selectable};
 use crate::error::{Reason, Refusal};
 use crate::listener::request::RequestGuard;
@@ -103,6 +106,8 @@ pub enum Outcome {
     Answer(Box<Delivery>),
     /// Ours.
     Refused(Refusal),
+    /// Ours, by `fallback`.
+    Served(Box<Served>),
 }
 
 /// An instance's answer and what ends with it.
@@ -122,12 +127,34 @@ pub struct Delivery {
     pub idle: Option<Duration>,
     /// When the head was there.
     pub at: Timestamp,
+    /// It comes from another upstream, for this reason.
+    pub fallback: Option<Condition>,
+}
+
+impl Delivery {
+    /// Should the app leave before the body is passed on, the head decides.
+    pub(super) fn judge_on_cancel(&self) {
+        let meaning = Cancelled::Class(self.class, self.kind);
+        self.attempt.on_cancel(meaning);
+    }
 }
 
 impl Exchange {
-    /// Runs attempts until there is an answer. What is rare is boxed, and nothing large lives across
-    /// a wait, so that the usual request stays small.
+    /// Runs attempts until there is an answer, and the fallbacks when it is not good. What is rare is
+    /// boxed, and nothing large lives across a wait, so that the usual request stays small.
     pub async fn run(&mut self) -> Outcome {
+        let outcome = self.run_attempts().await;
+        if self.service().fallback.is_empty() {
+            return outcome;
+        }
+        match self.wants_fallback(&outcome) {
+            Some(condition) => Box::pin(self.fall_back(outcome, condition)).await,
+            None => outcome,
+        }
+    }
+
+    /// Runs attempts until there is an answer.
+    pub(super) async fn run_attempts(&mut self) -> Outcome {
         if !self.take_place()
             && let Err(refusal) = Box::pin(self.wait_in_line()).await
         {
@@ -144,7 +171,7 @@ impl Exchange {
                     Box::pin(self.pick()).await
                 }
             };
-            let picked = match picked {
+            let mut picked = match picked {
                 Ok(picked) => picked,
                 Err(Reason::Overflow) => {
                     if Box::pin(self.wait_for_place()).await {
@@ -164,7 +191,10 @@ impl Exchange {
                 Ok(pass) => pass,
                 Err(refusal) => return self.give_up(refusal),
             };
-            let ended = self.attempt(&picked, pass).await;
+            let ended = match self.hedge_after(&picked) {
+                None => self.attempt(&picked, pass).await,
+                Some(after) => Box::pin(self.hedged(&mut picked, pass, after)).await,
+            };
             if ended.is_err() {
                 self.give_pass_back(pass);
             }
@@ -249,8 +279,35 @@ impl Exchange {
         self.worker.clock.now()
     }
 
-    /// One attempt; a stale connection is repeated once on a new one, outside of all counts.
+    /// One attempt.
     async fn attempt(&mut self, picked: &Picked, pass: Option<Pass>) -> Result<Answer, Failure> {
+        self.begin_attempt(picked);
+        let http2 = self.speaks_http2(picked.http2);
+        let attempts = self.guard.attempts();
+        let moment = self.moment.take();
+        let attempt = Try {
+            worker: &self.worker,
+            limits: &self.snapshot.config.limits,
+            route: &self.route,
+            rule: self.rule,
+            pass,
+            service: self.route.service(self.rule),
+            method: &self.method,
+            target: &self.target,
+            headers: &self.headers,
+            body: self.body.as_ref(),
+            grpc: self.grpc,
+            http2,
+            tried: &self.course.tried,
+            attempts,
+            lost: None,
+        };
+        let (time, timer) = (&mut self.time, &mut self.timer);
+        attempt.run(picked, time, timer, moment).await
+    }
+
+    /// Counts it.
+    pub(super) fn begin_attempt(&mut self, picked: &Picked) {
         self.guard.judged_by(&picked.policy);
         self.guard.attempt(&picked.instance);
         if self.guard.attempts() > 1 {
@@ -259,80 +316,9 @@ impl Exchange {
                 cells.retry(self.worker.index);
             }
         }
-        let mut moment = self.moment.take();
-        let pool = self.worker.pools.of(&picked.instance);
-        let http2 = self.speaks_http2(picked.http2);
-        let attempts = self.guard.attempts();
-        let Self {
-            worker,
-            snapshot,
-            route,
-            rule,
-            method,
-            target,
-            headers,
-            body,
-            grpc,
-            time,
-            timer,
-            course,
-            ..
-        } = self;
-        let (worker, route, grpc) = (&*worker, &*route, *grpc);
-        let service = &**route.service(*rule);
-        let retry = &service.retry;
-        let follow = Follow {
-            upstream: &route.upstream,
-            retry,
-            worker,
-            lane: picked.lane,
-            tried: &course.tried,
-            attempts,
-        };
-        let can_replay = body.as_ref().is_none_or(|b| b.can_replay());
-        let may_follow = || {
-            retry.retry_on.attempt_timeout
-                && can_replay
-                && retry::method_allowed(&retry.methods, method, grpc)
-                && follow.possible()
-        };
-        let head = RequestHead {
-            method,
-            target,
-            headers,
-            own_host: service.host_header == HostHeader::Instance,
-            client: time.client().map(|_| time.deadline()),
-        };
-        let mut fresh = false;
-        loop {
-            let now = moment.take().unwrap_or_else(|| worker.clock.now());
-            let lease = picked.trial.map(|(lease, _)| lease);
-            let instance = Arc::clone(&picked.instance);
-            let call = |pass| BreakerCall::new(breaker_state(route, *rule), pass);
-            let (call, lane) = (pass.map(call), picked.lane);
-            let guard = AttemptGuard::new(worker, route, instance, now, lease, lane, call);
-            let mut attempt = Attempt {
-                worker,
-                service,
-                limits: &snapshot.config.limits,
-                time,
-                timer,
-                body: body.as_ref(),
-                http2,
-                grpc,
-                idempotent_method: retry::is_idempotent(method),
-                lease_until: picked.trial.map(|(_, until)| until),
-                fresh,
-                begun: now,
-            };
-            match attempt::run(&mut attempt, &pool, guard, &head, &may_follow).await {
-                Err(Failure::Stale) if !fresh => fresh = true,
-                other => return other,
-            }
-        }
     }
 
-    fn speaks_http2(&self, hint: Option<bool>) -> bool {
+    pub(super) fn speaks_http2(&self, hint: Option<bool>) -> bool {
         match self.service().protocol {
             Protocol::Http1 => false,
             Protocol::Http2 | Protocol::Grpc => true,
@@ -456,6 +442,7 @@ impl Exchange {
             kind,
             idle,
             at: now,
+            fallback: None,
         }))
     }
 }
@@ -494,4 +481,100 @@ fn overflow(route: &Route) -> Refusal {
     let mut refusal = Refusal::new(Reason::Overflow, message);
     refusal.retry_after = Some(1);
     refusal
+}
+
+/// One attempt, and what it has in common with the others of its request.
+#[derive(Clone, Copy)]
+pub(super) struct Try<'a> {
+    pub(super) worker: &'a Rc<Worker>,
+    pub(super) limits: &'a Limits,
+    pub(super) route: &'a Arc<Route>,
+    pub(super) rule: RouteIndex,
+    pub(super) pass: Option<Pass>,
+    pub(super) service: &'a Service,
+    pub(super) method: &'a Method,
+    pub(super) target: &'a PathAndQuery,
+    pub(super) headers: &'a RefCell<HeaderMap>,
+    pub(super) body: Option<&'a Rc<RequestBody>>,
+    pub(super) grpc: bool,
+    pub(super) http2: bool,
+    pub(super) tried: &'a [u64],
+    pub(super) attempts: u32,
+    pub(super) lost: Option<&'a Rc<Cell<bool>>>,
+}
+
+impl Try<'_> {
+    /// Runs it; a stale connection is repeated once on a new one, outside of all counts.
+    pub(super) async fn run(
+        &self,
+        picked: &Picked,
+        time: &mut RequestLimits,
+        timer: &mut Timer,
+        mut moment: Option<Timestamp>,
+    ) -> Result<Answer, Failure> {
+        let Self {
+            worker,
+            route,
+            service,
+            method,
+            headers,
+            body,
+            grpc,
+            ..
+        } = *self;
+        let pool = worker.pools.of(&picked.instance);
+        let retry = &service.retry;
+        let follow = Follow {
+            upstream: &route.upstream,
+            retry,
+            worker,
+            lane: picked.lane,
+            tried: self.tried,
+            attempts: self.attempts,
+        };
+        let can_replay = body.is_none_or(|b| b.can_replay());
+        let may_follow = || {
+            retry.retry_on.attempt_timeout
+                && can_replay
+                && retry::method_allowed(&retry.methods, method, grpc)
+                && follow.possible()
+        };
+        let head = RequestHead {
+            method,
+            target: self.target,
+            headers,
+            own_host: service.host_header == HostHeader::Instance,
+            client: time.client().map(|_| time.deadline()),
+        };
+        let mut fresh = false;
+        loop {
+            let now = moment.take().unwrap_or_else(|| worker.clock.now());
+            let lease = picked.trial.map(|(lease, _)| lease);
+            let instance = Arc::clone(&picked.instance);
+            let call = |pass| BreakerCall::new(breaker_state(route, self.rule), pass);
+            let (call, lane) = (self.pass.map(call), picked.lane);
+            let mut guard = AttemptGuard::new(worker, route, instance, now, lease, lane, call);
+            if let Some(lost) = self.lost {
+                guard.may_lose(lost);
+            }
+            let mut attempt = Attempt {
+                worker,
+                service,
+                limits: self.limits,
+                time,
+                timer,
+                body,
+                http2: self.http2,
+                grpc,
+                idempotent_method: retry::is_idempotent(method),
+                lease_until: picked.trial.map(|(_, until)| until),
+                fresh,
+                begun: now,
+            };
+            match attempt::run(&mut attempt, &pool, guard, &head, &may_follow).await {
+                Err(Failure::Stale) if !fresh => fresh = true,
+                other => return other,
+            }
+        }
+    }
 }

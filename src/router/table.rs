@@ -53,6 +53,16 @@ impl Route {
         rule.map_or(&self.settings.service, |rule| &rule.service)
     }
 
+    /// Where the last good answers of this route are: it has its own when it writes `fallback`.
+    pub fn answers(&self, index: RouteIndex) -> &Arc<RouteState> {
+        let (own, common) = (self.service(index), &self.settings.service);
+        if Arc::ptr_eq(&own.fallback, &common.fallback) {
+            self.upstream.own_state()
+        } else {
+            self.state(index)
+        }
+    }
+
     /// The live part of this route.
     pub fn state(&self, index: RouteIndex) -> &Arc<RouteState> {
         let state = index.item().and_then(|n| self.states.get(n));

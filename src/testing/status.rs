@@ -107,6 +107,7 @@ pub fn upstream(name: &str, instances: Vec<InstanceStatus>) -> UpstreamStatus {
         decisions: Decisions::default(),
         routes: Vec::new(),
         counters: crate::metrics::cells::UpstreamReading::default(),
+        kept_bytes: None,
         overrides: Vec::new(),
     }
 }

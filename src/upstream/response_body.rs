@@ -20,6 +20,7 @@ use crate::error::Reason;
 use crate::listener::request::RequestGuard;
 use crate::metrics::cells::Limit;
 use crate::outlier::classify::{ErrorKind, OutcomeClass, classify_grpc};
+use crate::policy::fallback::keep::Copying;
 use crate::policy::outcome::{AttemptGuard, Cancelled};
 use crate::timer::Timer;
 
@@ -102,6 +103,8 @@ pub struct UpstreamBody {
     breaking: bool,
     /// The present moment, while nothing was waited for.
     moment: Option<Timestamp>,
+    /// Where a fallback keeps the last good answer: this one, as far as it came.
+    copy: Option<Box<Copying>>,
 }
 
 /// What a response body is made of.
@@ -127,6 +130,8 @@ pub struct UpstreamBodyParts {
     pub timer: Timer,
     /// When the head was there.
     pub at: Timestamp,
+    /// To be kept when it is whole.
+    pub copy: Option<Box<Copying>>,
 }
 
 impl UpstreamBody {
@@ -154,6 +159,7 @@ impl UpstreamBody {
             sent_any: false,
             breaking: false,
             moment: Some(parts.at),
+            copy: parts.copy,
         };
         if ended {
             body.complete(None);
@@ -172,6 +178,9 @@ impl UpstreamBody {
         let at = self.moment.unwrap_or_else(|| self.request.now());
         if let Some(attempt) = self.attempt.take() {
             attempt.finish_at(self.class, self.kind, at);
+        }
+        if let Some(copy) = self.copy.take().filter(|_| trailers.is_none()) {
+            copy.keep(at);
         }
         match self.source.take() {
             Some(Source::Http1(lent, receiving)) => lent.release(receiving, at),
@@ -261,6 +270,12 @@ impl UpstreamBody {
             Poll::Ready(Some(Ok(mut frame))) => {
                 self.waiting_since = None;
                 self.sent_any = true;
+                if let Some(copy) = &mut self.copy
+                    && let Some(data) = frame.data_ref()
+                    && !copy.push(data)
+                {
+                    self.copy = None;
+                }
                 if let Some(trailers) = frame.trailers_mut() {
                     super::headers::clean_response(trailers, false, false);
                     let trailers = trailers.clone();

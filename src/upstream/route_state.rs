@@ -11,6 +11,7 @@ use crate::config::types::{self, BreakerMode, CircuitBreaker, Service};
 use crate::metrics::cells::UpstreamCells;
 use crate::policy::breaker::Breaker;
 use crate::policy::bulkhead::Bulkhead;
+use crate::policy::fallback::keep::Answers;
 
 /// What of a route is live.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct RouteState {
     /// Its bulkhead; empty where it shares that of the upstream.
     pub bulkhead: Arc<Bulkhead>,
     lane: AtomicU8,
+    /// The last good answers, where a fallback gives them.
+    pub answers: Answers,
 }
 
 impl RouteState {
@@ -35,6 +38,7 @@ impl RouteState {
             lane: AtomicU8::new(0),
             breaker: Breaker::new(&CircuitBreaker::builtin(), workers, news),
             bulkhead: Bulkhead::new(&types::Bulkhead::builtin()),
+            answers: Answers::default(),
         }
     }
 

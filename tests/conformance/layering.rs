@@ -49,7 +49,13 @@ const CORE: &[&str] = &[
     "policy/budget.rs",
     "policy/bulkhead/line.rs",
     "policy/bulkhead/places.rs",
+    "policy/fallback/cache.rs",
+    "policy/fallback/cache/",
+    "policy/fallback/condition.rs",
+    "policy/fallback/directives.rs",
+    "policy/fallback/storable.rs",
     "policy/limits.rs",
+    "policy/quantile.rs",
     "policy/retry.rs",
     "registration/machine.rs",
     "registration/record.rs",
@@ -81,7 +87,7 @@ const CORE_EXCEPT: [&str; 5] = [
 ];
 
 /// What core may name of the crate, each with everything below it.
-const CORE_MAY_USE: [&str; 22] = [
+const CORE_MAY_USE: [&str; 27] = [
     "balancer",
     "clock::Timestamp",
     "config",
@@ -94,7 +100,12 @@ const CORE_MAY_USE: [&str; 22] = [
     "policy::breaker::window",
     "policy::breaker::words",
     "policy::budget",
+    "policy::fallback::cache",
+    "policy::fallback::condition",
+    "policy::fallback::directives",
+    "policy::fallback::storable",
     "policy::limits",
+    "policy::quantile",
     "policy::retry",
     "protocol",
     "registration::machine",

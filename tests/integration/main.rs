@@ -16,8 +16,11 @@ mod demo;
 mod discovery;
 #[cfg(test)]
 mod ejection;
+mod fallback;
 #[cfg(test)]
 mod harness;
+#[cfg(test)]
+mod hedge;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]

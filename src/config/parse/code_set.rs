@@ -74,7 +74,8 @@ pub(crate) const DUBBO: Codes = Codes {
 };
 
 impl Codes {
-    fn one(&self, text: &str) -> Result<u16, Wrong> {
+    /// One code, by number or name.
+    pub(crate) fn one(&self, text: &str) -> Result<u16, Wrong> {
         let wrong = |help: String| Err((format!("`{text}` is not {}", self.what), help));
         let range = || format!("a number from {} to {}", self.least, self.most);
         if let Some((_, code)) = self.names.iter().find(|(name, _)| *name == text) {

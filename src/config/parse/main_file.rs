@@ -3,6 +3,7 @@
 //! Next: `parse/service.rs`, `parse/registry.rs`, `config/cross.rs`.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::telemetry::{log, telemetry};
 use super::value::{Span, integer};
 use crate::config::cross;
 use crate::config::diagnostic::{Code, Place};
+use crate::config::digest::Digest;
 use crate::config::document::Node;
 use crate::config::passthrough::{PASSTHROUGH_REGISTRY, Passthrough};
 use crate::config::types::{App, Config, Listen, PolicySet, Prefer, Registry, Service};
@@ -28,6 +30,8 @@ pub(crate) struct MainFile {
     pub(crate) policies: Vec<(String, Place)>,
     /// Whether the globs are written (the default one may match nothing).
     pub(crate) policies_written: bool,
+    /// Files whose contents are values, as they were read.
+    pub(crate) contents: Vec<(PathBuf, Option<Digest>)>,
 }
 
 /// Reads the main file.
@@ -123,6 +127,7 @@ pub(crate) fn main_file(context: &Context<'_>, root: &Node, host_name: &str) -> 
         config,
         policies,
         policies_written,
+        contents: Vec::new(),
     }
 }
 

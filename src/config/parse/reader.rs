@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +13,9 @@ use crate::config::diagnostic::{Code, Diagnostic, Diagnostics, Place};
 use crate::config::document::{Entry, Node, Value};
 use crate::config::environment::Overrides;
 use crate::config::suggest;
+
+/// Gives what a file holds.
+type ReadFile<'a> = dyn Fn(&Path) -> io::Result<Vec<u8>> + 'a;
 
 /// What all readers of one file share.
 pub(crate) struct Context<'a> {
@@ -22,6 +26,7 @@ pub(crate) struct Context<'a> {
     problems: RefCell<Diagnostics>,
     used: RefCell<BTreeSet<String>>,
     recorder: Option<RefCell<Recorder>>,
+    files: Option<&'a ReadFile<'a>>,
 }
 
 impl<'a> Context<'a> {
@@ -32,6 +37,7 @@ impl<'a> Context<'a> {
             problems: RefCell::default(),
             used: RefCell::default(),
             recorder: None,
+            files: None,
         }
     }
 
@@ -41,6 +47,19 @@ impl<'a> Context<'a> {
             recorder: Some(RefCell::default()),
             ..Self::new(overrides, folder)
         }
+    }
+
+    /// One whose values may be the contents of files.
+    pub(crate) fn with_files(self, read: &'a ReadFile<'a>) -> Self {
+        Self {
+            files: Some(read),
+            ..self
+        }
+    }
+
+    /// What a file holds; nothing where only the text itself is looked at.
+    pub(crate) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.files.map_or_else(|| Ok(Vec::new()), |read| read(path))
     }
 
     /// What the readers told so far.

@@ -171,9 +171,9 @@ fn retry_on(field: &Field<'_>) -> Option<RetryOn> {
 }
 
 /// `idempotent`, `grpc`, `all` or a method in capitals.
-const METHOD: Shape = Shape::Pattern("^(idempotent|grpc|all|[A-Z!#$%&'*+.^_`|~0-9-]+)$");
+pub(super) const METHOD: Shape = Shape::Pattern("^(idempotent|grpc|all|[A-Z!#$%&'*+.^_`|~0-9-]+)$");
 
-fn method_words(methods: &RetryMethods) -> Vec<String> {
+pub(super) fn method_words(methods: &RetryMethods) -> Vec<String> {
     let sets = [
         ("idempotent", methods.idempotent),
         ("grpc", methods.grpc),
@@ -184,7 +184,7 @@ fn method_words(methods: &RetryMethods) -> Vec<String> {
     sets.map(|(word, _)| word.to_owned()).chain(named).collect()
 }
 
-fn methods(field: &Field<'_>) -> Option<RetryMethods> {
+pub(super) fn methods(field: &Field<'_>) -> Option<RetryMethods> {
     let mut methods = RetryMethods::default();
     for item in field.items()? {
         match item.text() {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::balancing::balancing;
 use super::endpoint::{endpoints, list_shape};
+use super::fallback::fallback;
 use super::health::health_check;
+use super::hedge::hedge;
 use super::reader::{Context, Field, Map};
 use super::record::{HOST, Shape};
 use super::resilience::{bulkhead, circuit_breaker};
@@ -105,7 +107,6 @@ pub(crate) fn belongs(key: &str, top: &[&str]) -> Option<String> {
 
 /// The keys that a service and the defaults have in common.
 fn common(map: &Map<'_>, base: &Service, in_service: bool) -> Service {
-    map.later(&["hedge", "fallback"]);
     let protocols = [
         ("auto", Protocol::Auto),
         ("http1", Protocol::Http1),
@@ -154,6 +155,7 @@ fn common(map: &Map<'_>, base: &Service, in_service: bool) -> Service {
             .unwrap_or_else(|| base.host_header.clone()),
         balancing: balancing(map, &base.balancing, in_service),
         pool: pool(map.child("pool"), &base.pool),
+        hedge: hedge(map, base.hedge.as_deref()),
         health_check: health_check(map, base.health_check.as_ref()),
         when_all_unhealthy: map.choice(
             "when_all_unhealthy",
@@ -174,6 +176,7 @@ pub(super) fn per_route(map: &Map<'_>, base: &Service) -> Service {
         retry: retry(map.child("retry"), &base.retry),
         circuit_breaker: circuit_breaker(map.child("circuit_breaker"), &base.circuit_breaker),
         bulkhead: bulkhead(map.child("bulkhead"), &base.bulkhead),
+        fallback: fallback(map, &base.fallback),
         rules: Vec::new(),
         ..base.clone()
     }
@@ -311,6 +314,8 @@ impl Service {
             pool: Pool::builtin(),
             health_check: None,
             when_all_unhealthy: WhenAllUnhealthy::UseAll,
+            fallback: Arc::from([]),
+            hedge: None,
             forwarded_headers: ForwardedHeaders::None,
             via: Via::Response,
             rules: Vec::new(),

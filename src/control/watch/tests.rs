@@ -17,6 +17,7 @@ impl Folder {
         let list = WatchList {
             main: Some(dir.path().join("m.yaml")),
             globs: vec!["./policies/*.yaml".into()],
+            contents: Vec::new(),
             loaded: Digests::default(),
         };
         let mut folder = Self {
@@ -31,7 +32,7 @@ impl Folder {
 
     fn load(&mut self) {
         let main = self.list.main.clone().unwrap();
-        self.list.loaded = read_digests(&main, &self.list.globs);
+        self.list.loaded = read_digests(&main, &self.list.globs, &self.list.contents);
     }
 
     fn look(&mut self) -> Look {
@@ -84,7 +85,7 @@ fn a_content_that_stat_does_not_tell_is_seen_in_time() {
     let mut folder = Folder::new();
     folder.write("m.yaml", "version: 2\n");
     // As if `stat` said the same as before.
-    folder.lookout.stats = stats(folder.list.main.as_ref().unwrap(), &folder.list.globs);
+    folder.lookout.stats = stats(folder.list.main.as_ref().unwrap(), &folder.list);
     let seen = (0..FULL_READ).any(|_| folder.look() != Look::Quiet);
     assert!(seen);
 }

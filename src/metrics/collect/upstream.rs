@@ -6,7 +6,9 @@ use super::Caps;
 use super::admission::Admission;
 use crate::config::types::PerInstance;
 use crate::error::Reason;
-use crate::metrics::cells::{AppProtocol, BUCKETS_US, HistogramReading, IgnoredCause};
+use crate::metrics::cells::{
+    AppProtocol, BUCKETS_US, FallbackSource, HistogramReading, IgnoredCause,
+};
 use crate::metrics::names::{self, ALL, Family, Kind};
 use crate::metrics::sheet::{Key, Sample, Sheet};
 use crate::outlier::classify::ErrorKind;
@@ -128,6 +130,16 @@ fn of_upstream(upstream: &UpstreamStatus) -> BTreeMap<Key, Sample> {
     set(&names::RETRIES, &[], Sample::count(reading.retries));
     let refused = Sample::count(reading.budget_exhausted);
     set(&names::RETRY_BUDGET_EXHAUSTED, &[], refused);
+    if reading.hedges > 0 {
+        set(&names::HEDGES, &[], Sample::count(reading.hedges));
+    }
+    let fallbacks = FallbackSource::ALL.map(FallbackSource::as_str);
+    for (kind, count) in counted(fallbacks, &reading.fallbacks) {
+        set(&names::FALLBACKS, &[kind], count);
+    }
+    if let Some(bytes) = upstream.kept_bytes {
+        set(&names::FALLBACK_CACHE_BYTES, &[], Sample::count(bytes));
+    }
     let summary = &upstream.summary;
     for state in names::STATES {
         let count = summary.states.get(state).copied().unwrap_or(0);

@@ -46,6 +46,14 @@ impl Driver {
         self.service.rules.iter().filter_map(of).collect()
     }
 
+    /// Of the last good answers, where they are kept.
+    fn kept_bytes(&self) -> Option<u64> {
+        let rules = self.service.rules.iter().map(|rule| &*rule.service);
+        let mut all = rules.chain([&*self.service]);
+        all.any(|service| service.kept_answers().is_some())
+            .then(|| u64::try_from(self.upstream.kept_bytes()).unwrap_or(u64::MAX))
+    }
+
     pub(super) fn view(&self) -> UpstreamStatus {
         let instances: Vec<InstanceStatus> = self
             .order
@@ -72,6 +80,7 @@ impl Driver {
             },
             counters: self.upstream.cells.read(),
             routes: self.routes(),
+            kept_bytes: self.kept_bytes(),
             overrides: self.override_statuses(),
         }
     }

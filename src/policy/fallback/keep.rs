@@ -1,0 +1,279 @@
+//! The cache of an upstream or a route as workers share it, and the copy of an answer's body that is made while
+//! it streams to the app. Nothing here is touched unless a `cache` is configured; the lock is held
+//! for one look-up or one entry, never across a wait.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+
+use super::cache::{Cache, Hit, Kept, Key};
+use super::storable::Terms;
+use crate::clock::Timestamp;
+use crate::config::types::LastGood;
+use crate::upstream::route_state::RouteState;
+
+/// An answer is at most this part of the cache ...
+const SHARE: usize = 4;
+/// ... and at most this large.
+const MAX_ANSWER: usize = 1024 * 1024;
+/// What was kept so short a time ago is not copied again: answers that come by the thousand cost one
+/// copy in a while.
+const SOON: Duration = Duration::from_secs(1);
+
+/// The last good answers of one upstream or route.
+#[derive(Debug, Default)]
+pub struct Answers {
+    cache: Mutex<Cache>,
+    /// Bytes of copies that are not whole yet.
+    growing: AtomicUsize,
+}
+
+impl Answers {
+    /// Holds this bound from now on; 0 where no cache is configured.
+    pub fn bound(&self, max_bytes: usize) {
+        self.with(|cache| cache.shrink(max_bytes));
+    }
+
+    /// What may be given instead of an error.
+    pub fn get(
+        &self,
+        key: &Key,
+        request: &HeaderMap,
+        settings: &LastGood,
+        now: Timestamp,
+    ) -> Option<Hit> {
+        self.with(|cache| {
+            cache.shrink(settings.max_bytes);
+            cache.get(key, request, settings.max_age, now)
+        })?
+    }
+
+    /// What was kept is not true any more.
+    pub fn forget(&self, key: &Key) {
+        self.with(|cache| cache.remove(key));
+    }
+
+    /// Bytes of what is kept.
+    pub fn bytes(&self) -> usize {
+        self.with(|cache| cache.bytes()).unwrap_or_default()
+    }
+
+    /// Whether the answer to `request` was kept just now.
+    fn is_new(&self, key: &Key, request: &HeaderMap, settings: &LastGood, now: Timestamp) -> bool {
+        let soon = SOON.min(settings.max_age / 10);
+        let at = self.with(|cache| cache.kept_at(key, request)).flatten();
+        at.is_some_and(|at| now.since(at) < soon)
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Cache) -> T) -> Option<T> {
+        // Poisoned only by a panic inside of the cache; then it is not used any more.
+        self.cache.lock().ok().map(|mut cache| act(&mut cache))
+    }
+}
+
+/// A copy of an answer that grows while its body streams to the app. Dropped before its end it leaves
+/// nothing behind.
+#[derive(Debug)]
+pub struct Copying {
+    state: Arc<RouteState>,
+    settings: LastGood,
+    key: Key,
+    request: HeaderMap,
+    status: StatusCode,
+    fields: HeaderMap,
+    terms: Terms,
+    body: Vec<u8>,
+    /// Of `body`, in `growing`.
+    reserved: usize,
+}
+
+/// The head of an answer that is to be kept.
+#[derive(Debug)]
+pub struct Head {
+    /// Its status.
+    pub status: StatusCode,
+    /// What is kept of its fields.
+    pub fields: HeaderMap,
+    /// `content-length`, where it says one.
+    pub length: Option<u64>,
+    /// On what terms.
+    pub terms: Terms,
+}
+
+impl Copying {
+    /// Begins a copy, unless the answer is too large, or was kept just now.
+    pub fn begin(
+        state: &Arc<RouteState>,
+        settings: LastGood,
+        key: Key,
+        request: &HeaderMap,
+        head: impl FnOnce() -> Head,
+        now: Timestamp,
+    ) -> Option<Box<Self>> {
+        if state.answers.is_new(&key, request, &settings, now) {
+            return None;
+        }
+        let Head {
+            status,
+            fields,
+            length,
+            terms,
+        } = head();
+        let most = u64::try_from(most(&settings)).unwrap_or(u64::MAX);
+        if length.is_some_and(|length| length > most) {
+            return None;
+        }
+        // What variants are compared by, no more.
+        let mut named = HeaderMap::new();
+        for (name, values) in &terms.vary {
+            for value in values {
+                named.append(name.clone(), value.clone());
+            }
+        }
+        let mut copying = Box::new(Self {
+            state: Arc::clone(state),
+            settings,
+            key,
+            request: named,
+            status,
+            fields,
+            terms,
+            body: Vec::new(),
+            reserved: 0,
+        });
+        let length = length.and_then(|length| usize::try_from(length).ok());
+        if let Some(length) = length {
+            if !copying.reserve(length) {
+                return None;
+            }
+            copying.body.reserve_exact(length);
+        }
+        Some(copying)
+    }
+
+    /// Copies a piece of the body. False when the answer is too large to be kept: then the copy is of
+    /// no use any more.
+    pub fn push(&mut self, data: &[u8]) -> bool {
+        let length = self.body.len() + data.len();
+        if length > most(&self.settings) || !self.reserve(length) {
+            return false;
+        }
+        self.body.extend_from_slice(data);
+        true
+    }
+
+    /// The body is whole.
+    pub fn keep(mut self: Box<Self>, at: Timestamp) {
+        let kept = Kept {
+            status: self.status,
+            fields: std::mem::take(&mut self.fields),
+            body: Bytes::from(std::mem::take(&mut self.body).into_boxed_slice()),
+            terms: std::mem::take(&mut self.terms),
+            at,
+        };
+        let (key, request, most) = (&self.key, &self.request, self.settings.max_bytes);
+        let answers = &self.state.answers;
+        answers.with(|cache| cache.put(key, kept, request, most));
+    }
+
+    /// All copies that grow at a time share as much room as the largest answers may take.
+    fn reserve(&mut self, length: usize) -> bool {
+        let more = length.saturating_sub(self.reserved);
+        if more == 0 {
+            return true;
+        }
+        let growing = &self.state.answers.growing;
+        let room = self.settings.max_bytes / SHARE;
+        if growing.fetch_add(more, Relaxed).saturating_add(more) > room {
+            growing.fetch_sub(more, Relaxed);
+            return false;
+        }
+        self.reserved = length;
+        true
+    }
+}
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        let growing = &self.state.answers.growing;
+        growing.fetch_sub(self.reserved, Relaxed);
+    }
+}
+
+fn most(settings: &LastGood) -> usize {
+    (settings.max_bytes / SHARE).min(MAX_ANSWER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::Upstream;
+
+    const SETTINGS: LastGood = LastGood {
+        max_age: Duration::from_secs(60),
+        max_bytes: 64 * 1024,
+    };
+
+    fn begin(upstream: &Arc<Upstream>, target: &str, length: Option<u64>) -> Option<Box<Copying>> {
+        let head = || Head {
+            status: StatusCode::OK,
+            fields: HeaderMap::new(),
+            length,
+            terms: Terms::default(),
+        };
+        let (key, request) = (Key::new(b"svc", target), HeaderMap::new());
+        Copying::begin(
+            upstream.own_state(),
+            SETTINGS,
+            key,
+            &request,
+            head,
+            Timestamp::ZERO,
+        )
+    }
+
+    fn get(upstream: &Upstream, target: &str) -> Option<Bytes> {
+        let (key, request) = (Key::new(b"svc", target), HeaderMap::new());
+        let hit = upstream
+            .own_state()
+            .answers
+            .get(&key, &request, &SETTINGS, Timestamp::ZERO)?;
+        Some(hit.kept.body.clone())
+    }
+
+    #[test]
+    fn only_a_whole_body_is_kept_and_every_way_gives_its_room_back() {
+        let upstream = Arc::new(Upstream::new(Arc::from("svc"), 1));
+        let mut copying = begin(&upstream, "/a", None).unwrap();
+        assert!(copying.push(b"half"));
+        drop(copying);
+        assert_eq!(get(&upstream, "/a"), None);
+        let mut copying = begin(&upstream, "/a", Some(5)).unwrap();
+        assert!(copying.push(b"wh") && copying.push(b"ole"));
+        copying.keep(Timestamp::ZERO);
+        assert_eq!(get(&upstream, "/a").as_deref(), Some(&b"whole"[..]));
+        assert!(begin(&upstream, "/a", Some(5)).is_none(), "kept just now");
+        assert_eq!(upstream.own_state().answers.growing.load(Relaxed), 0);
+        upstream.own_state().answers.bound(0);
+        assert_eq!(upstream.own_state().answers.bytes(), 0);
+    }
+
+    #[test]
+    fn copies_that_grow_share_a_bounded_room() {
+        let upstream = Arc::new(Upstream::new(Arc::from("svc"), 1));
+        let limit = SETTINGS.max_bytes / SHARE;
+        assert!(begin(&upstream, "/a", Some(limit as u64 + 1)).is_none());
+        let mut copying = begin(&upstream, "/a", None).unwrap();
+        assert!(copying.push(&vec![b'x'; limit]));
+        assert!(!copying.push(b"y"), "larger than an answer may be");
+        let mut other = begin(&upstream, "/b", None).unwrap();
+        assert!(!other.push(b"y"), "no room beside the first");
+        drop(copying);
+        assert!(other.push(b"y"));
+        drop(other);
+        assert_eq!(upstream.own_state().answers.growing.load(Relaxed), 0);
+    }
+}
