@@ -228,6 +228,8 @@ pub struct Driver {
     /// Whose overrides ended at the latest look into the book.
     ended_now: Vec<Address>,
     publish_due: bool,
+    /// Checks have turned; many of them share one snapshot.
+    publish_at: Option<Timestamp>,
     /// Of the snapshot in force.
     tables: Vec<Arc<Table>>,
     /// The level that is asked first.
@@ -282,6 +284,7 @@ impl Driver {
             order_answer: None,
             ended_now: Vec::new(),
             publish_due: true,
+            publish_at: None,
             tables: Vec::new(),
             preferred: None,
             ramp_ends: None,
@@ -378,10 +381,18 @@ impl Driver {
         let detector = self.detector.next_deadline();
         let lanes = self.lane_deadline();
         let (book, breakers) = (self.book.next_end(), self.breakers.wake());
-        [detector, lanes, feeding, self.ramp_ends, book, breakers]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            detector,
+            lanes,
+            feeding,
+            self.ramp_ends,
+            book,
+            breakers,
+            self.publish_at,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn reconfigure(&mut self, settings: DriverSettings) {

@@ -354,9 +354,10 @@ impl Exchange {
         }
         let instance = {
             let selectable = self.route.upstream.selectable();
-            self.list(&selectable)
-                .entries
+            let list = self.list(&selectable);
+            list.entries
                 .iter()
+                .chain(list.spare.iter().flatten())
                 .find(|e| self.course.full.contains(&e.instance.id))
                 .map(|e| Arc::clone(&e.instance))
         };

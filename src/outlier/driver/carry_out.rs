@@ -19,7 +19,8 @@ impl Driver {
         self.settle_lanes();
         self.settle_book();
         self.tell_breakers();
-        if self.publish_due {
+        let now = self.clock.now();
+        if self.publish_due || self.publish_at.is_some_and(|at| at <= now) {
             self.publish();
         }
     }

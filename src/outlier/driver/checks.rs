@@ -28,6 +28,10 @@ const MOST: usize = 256;
 const MOST_PROGRAMS: usize = 16;
 /// Instances of one upstream that are watched; the others have their periodic checks.
 const MOST_WATCHED: usize = 1024;
+/// Up to this many instances each turn of a check is published at once; of more, all turns within
+/// [`TOGETHER`] are: when a thousand turn in a second, a snapshot for each would be all we do.
+const SMALL: usize = 256;
+const TOGETHER: Duration = Duration::from_millis(100);
 /// Ended checks that are read in one go.
 const BATCH: usize = 512;
 
@@ -227,7 +231,11 @@ impl Driver {
             self.tell_lanes(&check, now);
             self.detector.handle(check, now);
         }
-        self.publish_due = true;
+        if self.members.len() <= SMALL {
+            self.publish_due = true;
+        } else {
+            self.publish_at.get_or_insert(now + TOGETHER);
+        }
     }
 
     /// Watches an instance that is checked by gRPC and not watched yet. After each check, so that

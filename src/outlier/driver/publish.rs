@@ -34,6 +34,7 @@ impl Driver {
     /// Swaps in a snapshot of how things stand.
     pub(super) fn publish(&mut self) {
         self.publish_due = false;
+        self.publish_at = None;
         self.version += 1;
         let whole = self.list(&self.detector, Vec::new());
         let (mut ramp_ends, preferred) = (whole.ramps_end, whole.preferred);
