@@ -25,6 +25,7 @@ pub(super) fn serve_fallback(
     } = served;
     let head = (served.response.status().as_u16(), served.grpc);
     guard.fell_back(FallbackNote { source, condition }, Some(head));
+    guard.leave_place();
     let mut response = served.into_response(asked.head);
     mark(response.headers_mut());
     let seen = Seen::scan(response.headers());

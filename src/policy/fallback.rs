@@ -271,6 +271,7 @@ impl Exchange {
         let on = service.balancing.hash.as_ref();
         self.hash_key = on.and_then(|on| key_of(on, &headers, self.target.path(), None));
         drop(headers);
+        self.guard.leave_place();
         other.upstream.touch(now);
         self.headers.borrow_mut().insert(HOST, host);
         (self.route, self.rule) = (other, rule);

@@ -242,10 +242,11 @@ impl Exchange {
             trial: None,
             lane: selectable.lane,
         };
-        if self.breaker().refuses(self.now()) || !self.take_budget(Trigger::Other) {
+        let pass = self.pass_breaker().ok()?;
+        if !self.take_budget(Trigger::Other) {
+            self.give_pass_back(pass);
             return None;
         }
-        let pass = self.pass_breaker().ok()?;
         self.begin_attempt(&picked);
         upstream.cells.hedge(self.worker.index);
         Some((picked, pass))

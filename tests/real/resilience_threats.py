@@ -14,7 +14,9 @@ is broken, with what and by how much.
 import argparse
 import asyncio
 import json
+import multiprocessing
 import re
+import resource
 import statistics
 import sys
 import tempfile
@@ -28,44 +30,61 @@ GOOD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 12
 
 
 class Dependency:
-    """An instance: `good` answers at once, `hang` takes 30 s, `down` resets."""
+    """An instance in a process of its own: `good` answers at once, `hang` after 30 s, `down` resets."""
+
+    MODES = ["good", "hang", "down"]
 
     def __init__(self):
-        self.mode = "good"
-        self.requests = 0
-        self.open = 0
+        self._mode, self._requests, self._open = (multiprocessing.Value("i", 0) for _ in range(3))
+        ours, theirs = multiprocessing.Pipe()
+        multiprocessing.Process(target=self.serve, args=(theirs,), daemon=True).start()
+        self.address = ours.recv()
 
-    async def start(self):
-        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0, backlog=4096)
-        self.address = "127.0.0.1:%d" % self.server.sockets[0].getsockname()[1]
-        return self
+    mode = property(None, lambda self, word: setattr(self._mode, "value", self.MODES.index(word)))
+    requests = property(lambda self: self._requests.value)
+    open = property(lambda self: self._open.value)
 
-    async def serve(self, reader, writer):
-        self.open += 1
-        try:
-            while await reader.readuntil(b"\r\n\r\n"):
-                self.requests += 1
-                if self.mode == "down":
-                    writer.transport.abort()
-                    return
-                if self.mode == "hang":
-                    # Whoever closes is gone; there is nothing more to read from one who waits.
-                    if await first_of(reader.read(1), 30):
-                        return
-                writer.write(GOOD)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            self.open -= 1
-            writer.close()
+    def serve(self, pipe):
+        raise_open_files()
+
+        async def listen():
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(lambda: Serving(self), "127.0.0.1", 0, backlog=4096)
+            pipe.send("127.0.0.1:%d" % server.sockets[0].getsockname()[1])
+            await server.serve_forever()
+
+        asyncio.run(listen())
 
 
-async def first_of(read, seconds):
-    """Whether the peer closed within the time."""
-    try:
-        return await asyncio.wait_for(read, seconds) == b""
-    except asyncio.TimeoutError:
-        return False
+class Serving(asyncio.Protocol):
+    """One connection at the dependency, the only writer of its counts."""
+
+    def __init__(self, dependency):
+        self.of, self.timer = dependency, None
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.of._open.value += 1
+
+    def data_received(self, data):
+        self.of._requests.value += data.count(b"\r\n\r\n")
+        mode = Dependency.MODES[self.of._mode.value]
+        if mode == "down":
+            self.transport.abort()
+        elif mode == "hang":
+            self.timer = asyncio.get_running_loop().call_later(30, self.transport.write, GOOD)
+        else:
+            self.transport.write(GOOD)
+
+    def connection_lost(self, error):
+        self.of._open.value -= 1
+        if self.timer:
+            self.timer.cancel()
+
+
+def raise_open_files():
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Proxy:
@@ -218,7 +237,7 @@ async def eventually(seen, seconds=10):
 
 async def hang(binary, rate=1000, seconds=30):
     """Figures and what is wrong with them."""
-    dependency = await Dependency().start()
+    dependency = Dependency()
     services = (
         f'  svc:\n    endpoints: ["{dependency.address}"]\n    timeout: {{request: 800ms}}\n'
         "    fallback: [{status: 200, body: '{\"sorry\":true}'}]\n"
@@ -256,10 +275,13 @@ async def hang(binary, rate=1000, seconds=30):
     mib = lambda value: round(value / 2**20, 1)
     rss = column("process_resident_memory_bytes")
     half = len(rss) // 2
+    duration = "outrigger_request_duration_seconds"
+    between = lambda part: after[duration + part] - before[duration + part]
     figures = {
         "requests": len(load.answers),
         "answers": dict(Counter(reason for _, _, _, reason, _ in load.answers)),
         "latency_ms": quantiles([took for _, took, _, _, _ in load.answers]),
+        "proxy_mean_ms": round(1000 * between("_sum") / max(1, between("_count")), 1),
         "fallbacks": int(after["outrigger_fallbacks_total"] - before["outrigger_fallbacks_total"]),
         "in_flight_most": int(max(column("outrigger_requests_in_flight"))),
         "threads": sorted({int(n) for n in column("process_threads")}),
@@ -283,6 +305,9 @@ async def hang(binary, rate=1000, seconds=30):
     latency = figures["latency_ms"]
     if figures["answers"] != {"fallback": len(load.answers)}:
         wrong.append(f"not every request got the fallback: {figures['answers']}")
+    # What the proxy measured itself is free of the delays of this script.
+    if not 795 <= figures["proxy_mean_ms"] <= 850:
+        wrong.append(f"the proxy's own mean is {figures['proxy_mean_ms']} ms")
     if latency["min"] < 795 or latency["p50"] > 850 or latency["p99"] > 1000:
         wrong.append(f"answers do not come at 800 ms: {latency}")
     if len(figures["threads"]) != 1:
@@ -304,7 +329,7 @@ BREAKER = (
 
 async def outage(binary, rate=200, down=15, around=10):
     """Figures and what is wrong with them."""
-    dependency = await Dependency().start()
+    dependency = Dependency()
     services = (
         f'  svc:\n    endpoints: ["{dependency.address}"]\n    timeout: {{request: 800ms}}\n'
         "    fallback: [{cache: {max_age: 10m}}]\n"
@@ -383,6 +408,7 @@ def main():
     parser.add_argument("--down", type=int, default=15)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    raise_open_files()
     if args.run == "hang":
         figures, wrong = asyncio.run(hang(args.binary, args.rate or 1000, args.seconds))
     else:

@@ -157,6 +157,7 @@ fn nobody_to_ask_is_a_reason_too() {
     assert_eq!(line["outrigger.fallback_for"], "no_instances", "{line}");
 }
 
+#[expect(clippy::unwrap_used, reason = "a helper of tests")]
 fn grpc(fallback: &str) -> (u16, Option<String>, Option<String>, Proxy) {
     let (_socket, closed) = closed_port();
     let keys = format!("{ONCE}\nfallback: {fallback}");
