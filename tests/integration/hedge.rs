@@ -110,7 +110,7 @@ fn what_may_not_be_repeated_is_not_hedged() {
             "GET / HTTP/1.1\r\nHost: svc\r\n\r\n",
         ),
         (
-            "hedge: {after: 20ms}\nretry: {budget: {percent: 0, min_per_second: 0}}",
+            "hedge: {after: 20ms}\nretry: {budget: {percent: 1, min_per_second: 0}}",
             "GET / HTTP/1.1\r\nHost: svc\r\n\r\n",
         ),
         (

@@ -95,10 +95,17 @@ impl Config {
 
     pub(crate) fn text(&self) -> String {
         let Self { top, services, .. } = self;
+        // For a run of all cases under other defaults: with every policy switched on, say.
+        let defaults = std::env::var("OUTRIGGER_TEST_DEFAULTS").unwrap_or_default();
+        let defaults = match defaults.as_str() {
+            "" => String::new(),
+            _ if top.contains("defaults:") => String::new(),
+            text => format!("defaults: {text}\n"),
+        };
         format!(
             "version: 1\nlisten: {}\nworkers: {}\nadmin: {{listen: \"127.0.0.1:0\"}}\n\
              telemetry:\n  listen: \"127.0.0.1:0\"\n  access_log: {{mode: all, log_paths: true}}\n\
-             {top}services:\n{services}",
+             {top}{defaults}services:\n{services}",
             self.listen.as_deref().unwrap_or("127.0.0.1:0"),
             self.workers.unwrap_or_else(default_workers)
         )
