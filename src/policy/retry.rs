@@ -147,6 +147,7 @@ pub fn delay(backoff: Duration, jitter: Duration, pushback: Pushback) -> Duratio
 mod tests {
     use super::*;
     use crate::config::types::RetryOn;
+    use proptest::prelude::*;
 
     #[test]
     fn servers_say_when_to_try_again() {
@@ -230,5 +231,82 @@ mod tests {
             .map(|n| backoff(&retry(), n, Duration::ZERO).as_millis())
             .collect();
         assert_eq!(ms, [0, 50, 100, 200, 250, 250]);
+    }
+
+    /// Any delay a file may write: from nothing to the longest that fits.
+    fn any_delay() -> impl Strategy<Value = Duration> {
+        prop_oneof![
+            Just(Duration::ZERO),
+            (0_u64..10_000).prop_map(Duration::from_millis),
+            any::<u64>().prop_map(Duration::from_nanos),
+            Just(Duration::MAX),
+        ]
+    }
+
+    fn any_backoff() -> impl Strategy<Value = Retry> {
+        (any_delay(), any_delay(), any_delay()).prop_map(|(base, max, jitter)| Retry {
+            backoff_base: base,
+            backoff_max: max,
+            backoff_jitter: jitter,
+            ..retry()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn backoff_is_at_once_first_then_grows_and_stays_within_its_bounds(
+            retry in any_backoff(),
+            n in prop_oneof![0_u32..12, any::<u32>()],
+            drawn in 0.0_f64..=1.0,
+        ) {
+            let jitter = Duration::from_secs(1).min(retry.backoff_jitter).mul_f64(drawn);
+            prop_assert_eq!(backoff(&retry, 0, jitter), Duration::ZERO);
+            let plain = backoff(&retry, n, Duration::ZERO);
+            prop_assert!(plain <= retry.backoff_max);
+            prop_assert!(plain <= backoff(&retry, n.saturating_add(1), Duration::ZERO));
+            if (1..20).contains(&n) {
+                let doubled = retry.backoff_base.checked_mul(1 << n).unwrap_or(Duration::MAX);
+                prop_assert_eq!(plain, doubled.min(retry.backoff_max));
+            }
+            let drawn = backoff(&retry, n, jitter);
+            if n > 0 {
+                prop_assert_eq!(drawn, plain.saturating_add(jitter));
+            }
+        }
+
+        #[test]
+        fn a_server_that_asks_for_time_gets_it_and_not_less(
+            retry in any_backoff(),
+            n in 0_u32..40,
+            jitter in any_delay(),
+            wait in any_delay(),
+        ) {
+            let own = backoff(&retry, n, jitter);
+            let asked = delay(own, jitter, Pushback::AtLeast(wait));
+            prop_assert!(asked >= wait && asked >= own);
+            prop_assert!(asked == own || asked == wait.saturating_add(jitter));
+            prop_assert_eq!(delay(own, jitter, Pushback::Exactly(wait)), wait);
+            prop_assert_eq!(delay(own, jitter, Pushback::Silent), own);
+        }
+
+        #[test]
+        fn what_a_server_asks_for_is_waited_for_only_where_it_fits(
+            asked in prop_oneof!["[0-9]{1,25}", "-[0-9]{1,5}", "\\PC{0,12}"],
+            left in any_delay(),
+            grpc in any::<bool>(),
+        ) {
+            let name = if grpc { "grpc-retry-pushback-ms" } else { "retry-after" };
+            let Ok(value) = http::HeaderValue::from_str(&asked) else { return Ok(()) };
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value);
+            match pushback(&headers, grpc, left) {
+                Pushback::Silent => prop_assert!(!grpc),
+                Pushback::AtLeast(wait) => {
+                    prop_assert!(!grpc && wait < left && wait <= LONGEST_RETRY_AFTER);
+                }
+                Pushback::Exactly(wait) => prop_assert!(grpc && wait < left),
+                Pushback::Never => prop_assert!(grpc),
+            }
+        }
     }
 }
