@@ -21,6 +21,7 @@ use crate::config::types::{Config, LoadBalancer};
 use crate::endpoint::selectable::{Entry, Selectable};
 use crate::listener::connection::Connections;
 use crate::metrics::cells::{Limit, WorkerCells};
+use crate::policy::fallback::recent::Recent;
 use crate::router::{Route, RouteTable};
 use crate::upstream::Upstream;
 use crate::upstream::pool::{Pools, WorkerCellsRow};
@@ -120,6 +121,8 @@ pub struct Worker {
     pub connections: Connections,
     /// Not for secrets.
     pub rng: RefCell<fastrand::Rng>,
+    /// Answers that were kept just now.
+    pub recent: RefCell<Recent>,
     spare_headers: RefCell<Vec<HeaderMap>>,
     snapshot: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     round_robins: RefCell<FxHashMap<usize, RoundRobinState>>,
@@ -141,6 +144,7 @@ impl Worker {
             pools: Pools::new(shared.clock, row, shared.cells.len()),
             connections: Connections::default(),
             rng: RefCell::new(fastrand::Rng::with_seed(seed)),
+            recent: RefCell::default(),
             spare_headers: RefCell::default(),
             snapshot: RefCell::new(Cache::new(Arc::clone(&shared.snapshot))),
             round_robins: RefCell::default(),

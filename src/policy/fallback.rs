@@ -7,6 +7,7 @@ pub mod cache;
 pub mod condition;
 pub mod directives;
 pub mod keep;
+pub mod recent;
 pub mod storable;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::router::{Missed, Route, Rule};
 use crate::upstream::headers::REQUEST_ID;
 use crate::upstream::request_head::host_value;
 use crate::upstream::response_body::{self, ProxyBody};
+use crate::upstream::route_state::RouteState;
 
 /// An answer that no instance gave.
 #[derive(Debug)]
@@ -286,28 +288,47 @@ impl Exchange {
             return None;
         }
         let headers = self.headers.borrow();
-        let plain = self.body.is_none() && !self.upgrade;
         let (status, fields) = (response.status(), response.headers());
+        let state = self.route.answers(self.rule);
+        let forgotten = state.answers.forgotten();
+        let mark = self.cache_mark(&headers, state);
+        // Then every verdict would be to leave things as they are.
+        let good = self.method == Method::GET && status == StatusCode::OK;
+        if good && self.worker.recent.borrow().has(mark, forgotten, now) {
+            return None;
+        }
+        let plain = self.body.is_none() && !self.upgrade;
         match storable::judge(&self.method, &headers, plain, status, fields) {
             Verdict::Leave => None,
             Verdict::Forget => {
-                let key = self.cache_key(&headers);
-                self.route.answers(self.rule).answers.forget(&key);
+                state.answers.forget(&self.cache_key(&headers));
                 None
             }
             Verdict::Keep(terms) => {
                 let key = self.cache_key(&headers);
+                if let Some(until) = state.answers.kept_until(&key, &headers, &settings, now) {
+                    if terms.vary.is_empty() {
+                        self.worker.recent.borrow_mut().set(mark, forgotten, until);
+                    }
+                    return None;
+                }
                 let length = fields.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok());
-                let head = || Head {
+                let head = Head {
                     status,
                     fields: storable::kept_fields(fields, &[REQUEST_ID]),
                     length: length.and_then(|text| text.parse().ok()),
                     terms,
                 };
-                let state = self.route.answers(self.rule);
-                Copying::begin(state, settings, key, &headers, head, now)
+                Copying::begin(state, settings, key, head)
             }
         }
+    }
+
+    fn cache_mark(&self, headers: &HeaderMap, state: &Arc<RouteState>) -> u64 {
+        let host = headers.get(HOST).map(HeaderValue::as_bytes);
+        let owner = Arc::as_ptr(state).addr();
+        let recent = self.worker.recent.borrow();
+        recent.mark(owner, host.unwrap_or_default(), self.target.as_str())
     }
 }
 

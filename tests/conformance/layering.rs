@@ -53,6 +53,7 @@ const CORE: &[&str] = &[
     "policy/fallback/cache/",
     "policy/fallback/condition.rs",
     "policy/fallback/directives.rs",
+    "policy/fallback/recent.rs",
     "policy/fallback/storable.rs",
     "policy/limits.rs",
     "policy/quantile.rs",
@@ -87,7 +88,7 @@ const CORE_EXCEPT: [&str; 5] = [
 ];
 
 /// What core may name of the crate, each with everything below it.
-const CORE_MAY_USE: [&str; 27] = [
+const CORE_MAY_USE: [&str; 28] = [
     "balancer",
     "clock::Timestamp",
     "config",
@@ -103,6 +104,7 @@ const CORE_MAY_USE: [&str; 27] = [
     "policy::fallback::cache",
     "policy::fallback::condition",
     "policy::fallback::directives",
+    "policy::fallback::recent",
     "policy::fallback::storable",
     "policy::limits",
     "policy::quantile",

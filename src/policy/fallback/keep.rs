@@ -2,7 +2,7 @@
 //! it streams to the app. Nothing here is touched unless a `cache` is configured; the lock is held
 //! for one look-up or one entry, never across a wait.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,12 +29,15 @@ pub struct Answers {
     cache: Mutex<Cache>,
     /// Bytes of copies that are not whole yet.
     growing: AtomicUsize,
+    /// How often something was forgotten.
+    forgotten: AtomicU64,
 }
 
 impl Answers {
     /// Holds this bound from now on; 0 where no cache is configured.
     pub fn bound(&self, max_bytes: usize) {
         self.with(|cache| cache.shrink(max_bytes));
+        self.forgotten.fetch_add(1, Relaxed);
     }
 
     /// What may be given instead of an error.
@@ -54,6 +57,12 @@ impl Answers {
     /// What was kept is not true any more.
     pub fn forget(&self, key: &Key) {
         self.with(|cache| cache.remove(key));
+        self.forgotten.fetch_add(1, Relaxed);
+    }
+
+    /// How often something was forgotten.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten.load(Relaxed)
     }
 
     /// Bytes of what is kept.
@@ -61,11 +70,17 @@ impl Answers {
         self.with(|cache| cache.bytes()).unwrap_or_default()
     }
 
-    /// Whether the answer to `request` was kept just now.
-    fn is_new(&self, key: &Key, request: &HeaderMap, settings: &LastGood, now: Timestamp) -> bool {
-        let soon = SOON.min(settings.max_age / 10);
-        let at = self.with(|cache| cache.kept_at(key, request)).flatten();
-        at.is_some_and(|at| now.since(at) < soon)
+    /// Until when the answer to `request` need not be kept again, when it was kept just now.
+    pub fn kept_until(
+        &self,
+        key: &Key,
+        request: &HeaderMap,
+        settings: &LastGood,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let at = self.with(|cache| cache.kept_at(key, request)).flatten()?;
+        let until = at + SOON.min(settings.max_age / 10);
+        (now < until).then_some(until)
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Cache) -> T) -> Option<T> {
@@ -104,24 +119,19 @@ pub struct Head {
 }
 
 impl Copying {
-    /// Begins a copy, unless the answer is too large, or was kept just now.
+    /// Begins a copy, unless the answer is too large.
     pub fn begin(
         state: &Arc<RouteState>,
         settings: LastGood,
         key: Key,
-        request: &HeaderMap,
-        head: impl FnOnce() -> Head,
-        now: Timestamp,
+        head: Head,
     ) -> Option<Box<Self>> {
-        if state.answers.is_new(&key, request, &settings, now) {
-            return None;
-        }
         let Head {
             status,
             fields,
             length,
             terms,
-        } = head();
+        } = head;
         let most = u64::try_from(most(&settings)).unwrap_or(u64::MAX);
         if length.is_some_and(|length| length > most) {
             return None;
@@ -218,20 +228,17 @@ mod tests {
     };
 
     fn begin(upstream: &Arc<Upstream>, target: &str, length: Option<u64>) -> Option<Box<Copying>> {
-        let head = || Head {
+        let head = Head {
             status: StatusCode::OK,
             fields: HeaderMap::new(),
             length,
             terms: Terms::default(),
         };
-        let (key, request) = (Key::new(b"svc", target), HeaderMap::new());
         Copying::begin(
             upstream.own_state(),
             SETTINGS,
-            key,
-            &request,
+            Key::new(b"svc", target),
             head,
-            Timestamp::ZERO,
         )
     }
 
@@ -255,7 +262,13 @@ mod tests {
         assert!(copying.push(b"wh") && copying.push(b"ole"));
         copying.keep(Timestamp::ZERO);
         assert_eq!(get(&upstream, "/a").as_deref(), Some(&b"whole"[..]));
-        assert!(begin(&upstream, "/a", Some(5)).is_none(), "kept just now");
+        let answers = &upstream.own_state().answers;
+        let kept_until = |ms| {
+            let (key, now) = (Key::new(b"svc", "/a"), Timestamp::from_millis(ms));
+            answers.kept_until(&key, &HeaderMap::new(), &SETTINGS, now)
+        };
+        assert_eq!(kept_until(999), Some(Timestamp::from_millis(1000)));
+        assert_eq!(kept_until(1000), None);
         assert_eq!(upstream.own_state().answers.growing.load(Relaxed), 0);
         upstream.own_state().answers.bound(0);
         assert_eq!(upstream.own_state().answers.bytes(), 0);
