@@ -1,10 +1,12 @@
 //! One timer per request, taken from a free list of the worker. Moving a runtime timer that is
 //! still registered to a later instant is one atomic write, so the usual request pays no
-//! registration, no lock and no allocation for its time limits.
+//! registration, no lock and no allocation for its time limits. Moving one to an earlier instant is a
+//! registration, and wakes the runtime; so short waits have a free list of their own.
 
 use std::cell::RefCell;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
+use std::thread::LocalKey;
 
 use tokio::time::Sleep;
 
@@ -14,8 +16,11 @@ use crate::clock::{Clock, Timestamp};
 const FREE: usize = 1024;
 
 thread_local! {
-    static FREE_LIST: RefCell<Vec<Pin<Box<Sleep>>>> = const { RefCell::new(Vec::new()) };
+    static LIMITS: FreeList = const { RefCell::new(Vec::new()) };
+    static WAITS: FreeList = const { RefCell::new(Vec::new()) };
 }
+
+type FreeList = RefCell<Vec<Pin<Box<Sleep>>>>;
 
 /// A timer that fires at one instant at a time.
 #[derive(Debug)]
@@ -23,15 +28,26 @@ pub struct Timer {
     clock: Clock,
     sleep: Option<Pin<Box<Sleep>>>,
     at: Timestamp,
+    free: &'static LocalKey<FreeList>,
 }
 
 impl Timer {
-    /// A timer that never fires until it is set.
+    /// A timer for limits of requests, which are seconds away. It never fires until it is set.
     pub const fn new(clock: Clock) -> Self {
+        Self::of(clock, &LIMITS)
+    }
+
+    /// The same for waits that usual requests do not see the end of, like those of hedges.
+    pub const fn short(clock: Clock) -> Self {
+        Self::of(clock, &WAITS)
+    }
+
+    const fn of(clock: Clock, free: &'static LocalKey<FreeList>) -> Self {
         Self {
             clock,
             sleep: None,
             at: Timestamp::MAX,
+            free,
         }
     }
 
@@ -48,7 +64,7 @@ impl Timer {
         match &mut self.sleep {
             Some(sleep) => sleep.as_mut().reset(instant),
             None => {
-                let reused = FREE_LIST.with_borrow_mut(Vec::pop);
+                let reused = self.free.with_borrow_mut(Vec::pop);
                 self.sleep = Some(match reused {
                     Some(mut sleep) => {
                         sleep.as_mut().reset(instant);
@@ -94,7 +110,7 @@ pub async fn within<F: Future>(
 impl Drop for Timer {
     fn drop(&mut self) {
         if let Some(sleep) = self.sleep.take() {
-            FREE_LIST.with_borrow_mut(|free| {
+            self.free.with_borrow_mut(|free| {
                 if free.len() < FREE {
                     free.push(sleep);
                 }
@@ -124,6 +140,6 @@ mod tests {
                 "{took:?}"
             );
         }
-        assert_eq!(FREE_LIST.with_borrow(Vec::len), 1);
+        assert_eq!(LIMITS.with_borrow(Vec::len), 1);
     }
 }

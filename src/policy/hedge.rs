@@ -117,14 +117,13 @@ impl Exchange {
         after: Duration,
     ) -> Ended {
         self.begin_attempt(picked);
-        self.moment = None;
-        let started = self.now();
+        let started = self.moment.take().unwrap_or_else(|| self.now());
         // Shared by the attempts, so that the request itself stays free for the second pick.
         let headers = RefCell::new(std::mem::take(self.headers.get_mut()));
         let (worker, route) = (Rc::clone(&self.worker), Arc::clone(&self.route));
         let (snapshot, body) = (Arc::clone(&self.snapshot), self.body.clone());
         let (method, target) = (self.method.clone(), self.target.clone());
-        let (first_lost, second_lost) = (Rc::default(), Rc::default());
+        let first_lost = Rc::default();
         let first_try = Try {
             worker: &worker,
             limits: &snapshot.config.limits,
@@ -148,8 +147,9 @@ impl Exchange {
         let mut other = None;
         let mut is_second = false;
         let ended = 'race: {
-            let mut first = pin!(first_try.run(picked, &mut first_time, &mut first_timer, None));
-            let mut wait = timer();
+            let mut first =
+                pin!(first_try.run(picked, &mut first_time, &mut first_timer, Some(started)));
+            let mut wait = Timer::short(worker.clock);
             let mut due = started + after;
             loop {
                 if let Some(ended) = within(&mut wait, due, first.as_mut()).await {
@@ -166,6 +166,7 @@ impl Exchange {
             let Some((other, other_pass)) = &other else {
                 break 'race first.await;
             };
+            let second_lost = Rc::default();
             let second_try = Try {
                 http2: self.speaks_http2(other.http2),
                 pass: *other_pass,
@@ -174,7 +175,8 @@ impl Exchange {
                 ..first_try
             };
             let second = second_try.run(other, &mut second_time, &mut second_timer, None);
-            let mut second = pin!(second);
+            // Rare: boxed, so that a first attempt that is fast does not carry it.
+            let mut second = Box::pin(second);
             let side = std::future::poll_fn(|cx| {
                 if let Poll::Ready(ended) = first.as_mut().poll(cx) {
                     return Poll::Ready(Side::First(ended));
@@ -253,7 +255,8 @@ impl Exchange {
     }
 
     fn note_head(&self, ended: &Ended, started: Timestamp) {
-        if ended.is_ok() {
+        let hedge = self.service().hedge.as_deref();
+        if ended.is_ok() && hedge.is_some_and(|hedge| hedge.after == HedgeAfter::P95) {
             let took = self.now().since(started);
             self.route.upstream.heads.took(self.worker.index, took);
         }
