@@ -36,7 +36,7 @@ use crate::health::checker::Verdict;
 use crate::journal::Journal;
 use crate::outlier::book::{Book, Order, Signed};
 use crate::outlier::detector::{Refusal, Remembered};
-use crate::outlier::lanes::Lanes;
+use crate::outlier::lanes::{Lanes, RememberedLane};
 use crate::outlier::policy::Policy;
 use crate::outlier::times::Times;
 use crate::outlier::{Detector, Input, Jitter, LeaseId, UpstreamFacts};
@@ -108,6 +108,8 @@ pub struct EndpointSource {
 pub struct Recalled {
     /// Ejections and memories.
     pub instances: Vec<Remembered>,
+    /// The same by route.
+    pub lanes: Vec<RememberedLane>,
     /// Circuit breakers that were not closed, by route: time until their trials.
     pub breakers: Vec<(Option<String>, Duration)>,
 }

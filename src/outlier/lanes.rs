@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::detector::{
-    Detector, Effect, Half, Input, OverrideKind, RoutableEndpoint, UpstreamFacts,
+    Detector, Effect, Half, Input, OverrideKind, Remembered, RoutableEndpoint, UpstreamFacts,
 };
 use super::policy::Policy;
 use super::schedule::Jitter;
@@ -41,6 +41,15 @@ struct Followed {
     out: bool,
     held: bool,
     disabled: bool,
+}
+
+/// What outlives the process of one lane; it knows its lane by the route, slots are dealt anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RememberedLane {
+    /// Its route; `None`: the rest.
+    pub route: Option<Arc<str>>,
+    /// As [`Detector::remembered`] gives them.
+    pub instances: Vec<Remembered>,
 }
 
 /// The lanes of one upstream.
@@ -140,6 +149,26 @@ impl Lanes {
         self.endpoints = endpoints;
         let offered = Input::Endpoints(self.offered());
         self.handle_all(&offered, now);
+    }
+
+    /// What another process should know of the lanes that know something.
+    pub fn remembered(&self) -> Vec<RememberedLane> {
+        let one = |lane: &Lane| RememberedLane {
+            route: lane.route.clone(),
+            instances: lane.detector.remembered(),
+        };
+        let lanes = self.lanes.iter().map(one);
+        lanes.filter(|lane| !lane.instances.is_empty()).collect()
+    }
+
+    /// Takes over what an earlier process knew, before the first set. What it knew of routes that are
+    /// no more is dropped.
+    pub fn seed(&mut self, all: Vec<RememberedLane>, now: Timestamp) {
+        for RememberedLane { route, instances } in all {
+            if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.route == route) {
+                lane.detector.handle(Input::Seed(instances), now);
+            }
+        }
     }
 
     /// Lets the upstream as a whole and its routes tell each other what they decided, until nobody has

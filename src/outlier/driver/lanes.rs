@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::memory::touches;
 use super::{Driver, JITTER_PERCENT, facts_of, report};
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
@@ -257,6 +258,9 @@ impl Driver {
             let route = route.unwrap_or_else(|| Arc::from(REST));
             self.apply_lane_effect(slot, &effect);
             self.count_of_route(&route, &effect);
+            if touches(&effect) {
+                self.touched.notify_one();
+            }
             if is_told(&effect) {
                 self.telling_of = Some(route);
                 report::report(self, &effect);
@@ -318,9 +322,10 @@ impl Driver {
                     next_trial,
                     trial,
                     at,
+                    out_before,
                     ..
                 } => {
-                    let since = report::span(self.clock.now().since(at));
+                    let since = report::span(self.clock.now().since(at) + out_before);
                     let (state, verb) = match (observed, trial) {
                         (true, _) => ("healthy", "would be ejected"),
                         (false, None) => ("ejected", "ejected"),
@@ -381,6 +386,7 @@ const fn is_told(effect: &Effect) -> bool {
         effect,
         Effect::Eject(_)
             | Effect::WouldEject(_)
+            | Effect::Recalled { .. }
             | Effect::Restore(_)
             | Effect::WouldRestore(_)
             | Effect::Suppress(_)
