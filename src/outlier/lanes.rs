@@ -144,8 +144,18 @@ impl Lanes {
 
     /// The whole new set of the registry.
     pub fn set_endpoints(&mut self, endpoints: Vec<RoutableEndpoint>, now: Timestamp) {
-        self.followed
-            .retain(|address, _| endpoints.iter().any(|e| e.address == *address));
+        let listed: BTreeSet<&Address> = endpoints.iter().map(|e| &e.address).collect();
+        // One that leaves is followed no longer: what the upstream has against it, or an operator ordered,
+        // may end while it is away.
+        let followed = std::mem::take(&mut self.followed).into_iter();
+        let (stay, leave) = followed.partition(|(address, _)| listed.contains(address));
+        self.followed = stay;
+        let leave: BTreeMap<Address, Followed> = leave;
+        for (address, followed) in leave {
+            for input in differences(&address, followed, Followed::default()) {
+                self.handle_all(&input, now);
+            }
+        }
         self.endpoints = endpoints;
         let offered = Input::Endpoints(self.offered());
         self.handle_all(&offered, now);

@@ -133,6 +133,7 @@ impl Detector {
         let ejected = self.ejected.remove(&address);
         instance.abnormal_since = None;
         instance.slow = None;
+        instance.routes = None;
         instance.suppressed = None;
         instance.calm_since = None;
         // The lease ends without a verdict: same k, same next probe.

@@ -83,6 +83,18 @@ impl Routes {
         Self::seeded(policy, known, list.collect(), routes)
     }
 
+    /// The registry lists these from now on.
+    fn list(&mut self, instances: &[u32]) {
+        let list: Vec<_> = instances
+            .iter()
+            .map(|n| RoutableEndpoint::new(id(*n)))
+            .collect();
+        let now = ms(self.now);
+        self.whole.handle(Input::Endpoints(list.clone()), now);
+        self.lanes.set_endpoints(list, now);
+        self.settle();
+    }
+
     fn settle(&mut self) {
         self.lanes.settle(&mut self.whole, ms(self.now));
         while let Some(effect) = self.whole.poll_effect() {
@@ -490,4 +502,65 @@ fn a_new_incarnation_is_clean_for_its_routes_after_a_restart() {
     assert_eq!(same.out(0), [1]);
     let other = Routes::seeded(by_route(50), left(), known("second"), &["a", "b"]);
     assert_eq!(other.out(0), NONE);
+}
+
+#[test]
+fn what_an_operator_ordered_while_it_was_away_holds_for_its_routes_when_it_is_back() {
+    let mut world = Routes::new(by_route(50), 4, &["a", "b"]);
+    let hold = |ttl| Input::Override {
+        address: id(1),
+        kind: OverrideKind::Hold,
+        ttl: Some(Duration::from_secs(ttl)),
+        force: false,
+    };
+    world.whole.handle(hold(60), ms(0));
+    world.settle();
+    world.list(&[2, 3, 4]);
+    world.at(61_000);
+    world.list(&[1, 2, 3, 4]);
+    world.calls(0, 1, NETWORK, 20);
+    assert_eq!(world.out(0), [1], "its hold ended meanwhile");
+}
+
+#[test]
+fn one_that_was_put_back_while_it_was_away_is_judged_for_its_routes() {
+    let mut world = Routes::new(by_route(50), 4, &["a", "b"]);
+    world.calls(0, 1, NETWORK, 10);
+    world.calls(1, 1, NETWORK, 10);
+    assert_eq!(world.out_whole(), [1]);
+    world.list(&[2, 3, 4]);
+    // Disabled and enforced again, the whole has forgotten it.
+    for mode in [Mode::Disabled, Mode::Enforce] {
+        let policy = Some(Arc::new(Policy {
+            mode,
+            ..by_route(50)
+        }));
+        world.whole.handle(Input::Policy(policy.clone()), ms(0));
+        world.lanes.handle_all(&Input::Policy(policy), ms(0));
+        world.settle();
+    }
+    world.list(&[1, 2, 3, 4]);
+    assert_eq!(world.out_whole(), NONE);
+    world.calls(0, 1, NETWORK, 20);
+    assert_eq!(world.out(0), [1]);
+}
+
+#[test]
+fn what_its_routes_said_of_it_before_it_left_does_not_take_it_out_when_it_is_back() {
+    // Nobody may be out: both routes are bad, and it stays.
+    let mut world = Routes::new(by_route(0), 4, &["a", "b"]);
+    world.calls(0, 1, NETWORK, 10);
+    world.calls(1, 1, NETWORK, 10);
+    assert_eq!(world.out_whole(), NONE);
+    world.list(&[2, 3, 4]);
+    world.at(60_000);
+    let policy = Some(Arc::new(by_route(50)));
+    world
+        .whole
+        .handle(Input::Policy(policy.clone()), ms(60_000));
+    world.lanes.handle_all(&Input::Policy(policy), ms(60_000));
+    world.settle();
+    world.list(&[1, 2, 3, 4]);
+    world.at(62_000);
+    assert_eq!(world.out_whole(), NONE, "a minute later nothing is known");
 }
