@@ -138,7 +138,7 @@ families! {
     EJECTIONS_SUPPRESSED = Counter "outrigger_ejections_suppressed_total" ["upstream", "policy", "mode", "cause"]
         "Abnormal instances that were left in, by what kept them in.";
     RECOVERY_PROBES = Counter "outrigger_recovery_probes_total" ["upstream", "result"]
-        "Probes of ejected instances by result.";
+        "Probes of ejected instances by result, also of those that are ejected for a route alone.";
     RECOVERIES = Counter "outrigger_recoveries_total" ["upstream", "mode", "restored_by"]
         "Ends of ejections by what ended them.";
     INSTANCE_NEXT_PROBE = Gauge "outrigger_instance_next_probe_timestamp_seconds" ["upstream", "instance"]

@@ -258,6 +258,7 @@ impl Driver {
             let route = route.unwrap_or_else(|| Arc::from(REST));
             self.apply_lane_effect(slot, &effect);
             self.count_of_route(&route, &effect);
+            self.count_probe(&effect);
             if touches(&effect) {
                 self.touched.notify_one();
             }
