@@ -3,7 +3,7 @@
 //! carries out what it decides, and tells why.
 //! Read on: `driver/feed.rs` (what goes in), `driver/carry_out.rs` (what comes out),
 //! `driver/publish.rs` (the snapshot), `driver/orders.rs` (operators), `driver/report.rs` (events),
-//! `driver/view.rs` (status).
+//! `driver/verdicts.rs` (what checks turned), `driver/view.rs` (status).
 
 mod breakers;
 mod carry_out;
@@ -14,6 +14,7 @@ mod memory;
 mod orders;
 mod publish;
 mod report;
+mod verdicts;
 mod view;
 
 pub use self::breakers::{BreakerOrder, order_label};
@@ -232,6 +233,7 @@ pub struct Driver {
     publish_due: bool,
     /// Checks have turned; many of them share one snapshot.
     publish_at: Option<Timestamp>,
+    turns: verdicts::TurnLog,
     /// Of the snapshot in force.
     tables: Vec<Arc<Table>>,
     /// The level that is asked first.
@@ -287,6 +289,7 @@ impl Driver {
             ended_now: Vec::new(),
             publish_due: true,
             publish_at: None,
+            turns: verdicts::TurnLog::default(),
             tables: Vec::new(),
             preferred: None,
             ramp_ends: None,
@@ -391,6 +394,7 @@ impl Driver {
             book,
             breakers,
             self.publish_at,
+            self.turns.due(),
         ]
         .into_iter()
         .flatten()

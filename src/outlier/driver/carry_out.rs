@@ -19,6 +19,7 @@ impl Driver {
         self.settle_lanes();
         self.settle_book();
         self.tell_breakers();
+        self.tell_untold();
         let now = self.clock.now();
         if self.publish_due || self.publish_at.is_some_and(|at| at <= now) {
             self.publish();
