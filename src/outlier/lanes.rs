@@ -37,10 +37,16 @@ pub struct Lane {
 
 /// What the whole upstream says of an instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, none excludes another"
+)]
 struct Followed {
     out: bool,
     held: bool,
     disabled: bool,
+    /// Its active checks fail.
+    failing: bool,
 }
 
 /// What outlives the process of one lane; it knows its lane by the route, slots are dealt anew.
@@ -152,7 +158,13 @@ impl Lanes {
         self.followed = stay;
         let leave: BTreeMap<Address, Followed> = leave;
         for (address, followed) in leave {
-            for input in differences(&address, followed, Followed::default()) {
+            // A check is no hint for one that leaves.
+            let failing = followed.failing;
+            let after = Followed {
+                failing,
+                ..Followed::default()
+            };
+            for input in differences(&address, followed, after) {
                 self.handle_all(&input, now);
             }
         }
@@ -212,6 +224,7 @@ impl Lanes {
                 out: state != super::detector::StateView::In,
                 held: whole.pins(address).0,
                 disabled: is_disabled,
+                failing: !whole.check_passes(address),
             };
             let before = self.followed.insert(address.clone(), after);
             let before = before.unwrap_or_default();
@@ -331,6 +344,12 @@ fn differences(address: &Address, before: Followed, after: Followed) -> Vec<Inpu
             kind,
             ttl: None,
             force: false,
+        });
+    }
+    if before.failing != after.failing {
+        inputs.push(Input::Check {
+            address: address.clone(),
+            passing: !after.failing,
         });
     }
     if before.out != after.out {

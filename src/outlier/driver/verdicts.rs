@@ -101,7 +101,6 @@ impl Driver {
             self.tell_turn(&one, now);
             let (address, passing) = (one.address, one.passing);
             let check = Input::Check { address, passing };
-            self.tell_lanes(&check, now);
             self.detector.handle(check, now);
         }
         if self.members.len() <= SMALL {

@@ -564,3 +564,29 @@ fn what_its_routes_said_of_it_before_it_left_does_not_take_it_out_when_it_is_bac
     world.at(62_000);
     assert_eq!(world.out_whole(), NONE, "a minute later nothing is known");
 }
+
+#[test]
+fn a_new_route_knows_whose_checks_fail() {
+    let mut world = Routes::new(by_route(100), 3, &["a", "b"]);
+    for number in [2, 3] {
+        let failing = Input::Check {
+            address: id(number),
+            passing: false,
+        };
+        world.whole.handle(failing.clone(), ms(0));
+        world.lanes.handle_all(&failing, ms(0));
+        world.settle();
+    }
+    let policy = Arc::new(by_route(100));
+    let facts = UpstreamFacts {
+        by_route: true,
+        ..UpstreamFacts::default()
+    };
+    let routes = names(&["new", "a", "b"]);
+    world.lanes.set_routes(&routes, &policy, facts, ms(0));
+    world.settle();
+    world.calls(0, 1, NETWORK, 20);
+    assert_eq!(world.out(0), NONE, "no other one passes");
+    world.calls(1, 1, NETWORK, 20);
+    assert_eq!(world.out(1), NONE, "nor for a route from before");
+}
