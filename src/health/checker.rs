@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use super::exec;
+use super::exec::{self, Trouble};
 use super::expect::Expectation;
 use super::grpc::{self, Checked, UNIMPLEMENTED, WatchEnd};
 use super::http::{Answer, get_http1, get_http2};
@@ -171,7 +171,12 @@ async fn run_program(check: &ExecCheck, address: &Address, timeout: Duration) ->
     ];
     match exec::program(&check.command, &environment, timeout).await {
         Ok(said) if said.is_empty() => Verdict::good("the program ended with 0"),
-        other => Verdict::of(other),
+        Ok(said) => Verdict::good(said),
+        Err(Trouble::Ours(error)) => Verdict {
+            class: OutcomeClass::Ignored,
+            message: format!("not checked: {error}"),
+        },
+        Err(Trouble::Bad(error)) => Verdict::failed(error),
     }
 }
 
