@@ -404,7 +404,8 @@ impl Driver {
     fn reconfigure(&mut self, settings: DriverSettings) {
         self.feed();
         let now = self.clock.now();
-        let checks_changed = settings.service.health_check != self.service.health_check;
+        let checks_changed = settings.service.health_check != self.service.health_check
+            || settings.service.protocol != self.service.protocol;
         if settings.service.balancing.subset != self.service.balancing.subset {
             // Read the set anew: others may be routable now.
             self.seen_version = None;

@@ -260,7 +260,78 @@ fn a_reload_changes_the_check_and_clears_its_verdict() {
     proxy.reload(&proxy.config_text().replace("expect: 204", "expect: 200"));
     assert_eq!(until(&proxy, true), "answered 200");
     let event = proxy.wait_for_event("instance_healthy");
-    assert_eq!(event["check"], "its check has changed", "{event}");
+    assert_eq!(event["check"], "answered 200", "{event}");
+    proxy.reload(&proxy.config_text().replace("expect: 200", "expect: 204"));
+    until(&proxy, false);
+    let without = proxy.config_text();
+    let of_check = |line: &&str| line.contains("health_check");
+    let line = without.lines().find(of_check).unwrap();
+    proxy.reload(&without.replace(line, ""));
+    eventually("it is no longer checked", || {
+        let lines = proxy.lines();
+        let cleared = |l: &Value| l["check"] == "it is no longer checked";
+        lines
+            .iter()
+            .any(|l| l["event"] == "instance_healthy" && cleared(l))
+    });
+    assert_eq!(instance(&proxy, 0)["check_passes"], Value::Null);
+}
+
+#[test]
+fn who_failed_the_check_before_a_reload_gets_no_request_until_the_new_one_passes() {
+    let (open, held) = watch::channel(false);
+    let bad = Stub::script(move |peer| {
+        while let Some(request) = peer.request() {
+            match request.target() {
+                "/new" => {
+                    while !*held.borrow() {
+                        std::thread::yield_now();
+                    }
+                    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+                }
+                _ => peer.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"),
+            }
+        }
+    });
+    let good = Stub::ok();
+    let keys = "load_balancer: round_robin\n\
+                health_check: {http: /old, interval: 24h, timeout: 60s}";
+    let proxy = Config::svc_with(&[bad.address, good.address], keys).start();
+    until(&proxy, false);
+    proxy.reload(&proxy.config_text().replace("/old", "/new"));
+    proxy.wait_for_event("config_reloaded");
+    let asked = |target: &str| {
+        let all = bad.requests();
+        all.iter().filter(|r| r.target() == target).count()
+    };
+    eventually("the new check", || asked("/new") == 1);
+    let mut client = Client::connect(proxy.address);
+    for _ in 0..6 {
+        assert_eq!(client.get("/").status(), 200);
+    }
+    assert_eq!(
+        (asked("/"), until(&proxy, false)),
+        (0, "answered 503, which is not expected".to_owned())
+    );
+    open.send_replace(true);
+    assert_eq!(until(&proxy, true), "answered 200");
+}
+
+#[test]
+fn a_reload_that_changes_the_protocol_changes_how_checks_speak() {
+    let stub = H2Stub::start(|mut call| async move {
+        let answer = Response::builder().status(200).body(()).unwrap();
+        call.respond.send_response(answer, true).unwrap();
+    });
+    let keys = "protocol: http1\nhealth_check: {http: /health, interval: 24h}";
+    let proxy = Config::svc_with(&[stub.address], keys).start();
+    until(&proxy, false);
+    proxy.reload(
+        &proxy
+            .config_text()
+            .replace("protocol: http1", "protocol: http2"),
+    );
+    assert_eq!(until(&proxy, true), "answered 200");
 }
 
 #[test]

@@ -88,6 +88,23 @@ enum Watching {
     Unsupported,
 }
 
+impl Health {
+    /// Before the first check under these settings.
+    fn begin(settings: &HealthCheck, before: Option<&Self>) -> Self {
+        let counter = HealthCounter::new(settings.rise, settings.fall);
+        let (counter, message) = match before {
+            Some(before) => (counter.passing_as(before.counter), before.message.clone()),
+            None => (counter, "not checked yet".to_owned()),
+        };
+        Self {
+            counter,
+            message,
+            failing_since: before.and_then(|before| before.failing_since),
+            watch: Watching::No,
+        }
+    }
+}
+
 impl Drop for Health {
     fn drop(&mut self) {
         if let Watching::On(task) = &self.watch {
@@ -119,33 +136,34 @@ pub(super) async fn ended(checks: &mut Option<Checks>) -> Vec<Ended> {
 }
 
 impl Driver {
-    /// The settings of checks have changed.
+    /// The settings of checks have changed. What the check before said of an instance holds until the
+    /// new one has said something: one that failed gets no requests meanwhile.
     pub(super) fn restart_checks(&mut self) {
-        let why = match self.service.health_check {
-            Some(_) => "its check has changed",
-            None => "it is no longer checked",
-        };
+        self.checks = None;
+        if self.service.health_check.is_some() {
+            self.start_missing_checks();
+            return;
+        }
         let mut cleared = Vec::new();
         for (address, member) in &mut self.members {
             let health = member.health.take();
             if let Some(health) = health.filter(|health| !health.counter.passing()) {
+                let why = "it is no longer checked".to_owned();
                 cleared.push(Turned {
                     cleared: health.failing_since,
-                    ..Turned::new(address.clone(), true, why.to_owned())
+                    ..Turned::new(address.clone(), true, why)
                 });
             }
         }
-        self.checks = None;
-        // Without a check, and before the first one, an instance counts as passing.
         self.turn(cleared);
-        self.start_missing_checks();
     }
 
     pub(super) fn start_missing_checks(&mut self) {
         let Some(settings) = self.service.health_check.clone() else {
             return;
         };
-        if self.checks.is_none() {
+        let anew = self.checks.is_none();
+        if anew {
             let programs = matches!(settings.kind, HealthCheckKind::Exec(_));
             self.checks = Some(Checks {
                 check: self.configured_check(&settings),
@@ -162,15 +180,13 @@ impl Driver {
             return;
         };
         for (address, member) in &mut self.members {
-            if member.health.is_some() {
+            if !anew && member.health.is_some() {
                 continue;
             }
-            member.health = Some(Health {
-                counter: HealthCounter::new(settings.rise, settings.fall),
-                message: "not checked yet".to_owned(),
-                failing_since: None,
-                watch: Watching::No,
-            });
+            let health = Health::begin(&settings, member.health.as_ref());
+            checks.failing += usize::from(!health.counter.passing());
+            // The watch of before ends with its settings.
+            member.health = Some(health);
             checks.addresses.insert(member.instance.id, address.clone());
             checks.schedule.add(member.instance.id, now);
         }

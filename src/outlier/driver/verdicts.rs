@@ -26,7 +26,7 @@ pub(super) struct Turned {
     pub(super) passing: bool,
     /// What the check saw.
     pub(super) why: String,
-    /// It passes since its settings have changed, whatever it would say.
+    /// It is no longer checked; since when it failed.
     pub(super) cleared: Option<Timestamp>,
 }
 
@@ -126,7 +126,7 @@ impl Driver {
         }
         let (address, name) = (&turned.address, &self.upstream.name);
         let mut fields = vec![("check", json!(turned.why))];
-        if turned.cleared.is_none() {
+        if self.checks.is_some() {
             fields.extend(self.verdicts());
         }
         if !turned.passing {
