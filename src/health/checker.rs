@@ -154,7 +154,7 @@ pub async fn watch(
         Ok(Ok(stream)) => {
             let host = check.host.as_deref().unwrap_or(address.as_str());
             let service = check.service.as_deref().unwrap_or_default();
-            Box::pin(grpc::watch(stream, host, service, tell)).await
+            Box::pin(grpc::watch(stream, host, service, timeout, tell)).await
         }
         Ok(Err(error)) => WatchEnd::Over(format!("no connection: {error}")),
         Err(_) => WatchEnd::Over(format!("no connection within {timeout:?}")),

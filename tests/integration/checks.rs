@@ -318,6 +318,46 @@ fn who_failed_the_check_before_a_reload_gets_no_request_until_the_new_one_passes
 }
 
 #[test]
+fn a_watch_that_cannot_be_had_does_not_drive_the_checks() {
+    let (_kept, closed) = closed_port();
+    let other = Stub::ok();
+    let keys = "health_check: {grpc: shop.Svc, interval: 24h}";
+    let proxy = Config::svc_with(&[closed, other.address], keys).start();
+    let checks = || proxy.metric("outrigger_health_checks_total", &["result=\"failed\""]);
+    // Each one twice: a watch that breaks off is a reason to look, once.
+    eventually("the checks", || checks() == 4);
+    let mut client = Client::connect(proxy.address);
+    for _ in 0..200 {
+        assert_eq!(client.get("/").status(), 200);
+    }
+    assert_eq!(checks(), 4);
+}
+
+#[test]
+fn a_watch_that_is_never_answered_begins_again() {
+    let (status, kept) = watch::channel(SERVING);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let stub = H2Stub::start(move |call| {
+        let (status, counted) = (kept.clone(), Arc::clone(&counted));
+        async move {
+            if !call.request.uri().path().ends_with("Watch") {
+                checked(call, status).await;
+            } else if counted.fetch_add(1, SeqCst) == 0 {
+                std::future::pending::<()>().await;
+            } else {
+                watched(call, status, true).await;
+            }
+        }
+    });
+    let keys = "protocol: grpc\nhealth_check: {grpc: shop.Svc, interval: 24h, timeout: 2s}";
+    let proxy = Config::svc_with(&[stub.address], keys).start();
+    eventually("the second watch", || asked.load(SeqCst) == 2);
+    status.send_replace(NOT_SERVING);
+    assert_eq!(until(&proxy, false), "NOT_SERVING (watched)");
+}
+
+#[test]
 fn a_reload_that_changes_the_protocol_changes_how_checks_speak() {
     let stub = H2Stub::start(|mut call| async move {
         let answer = Response::builder().status(200).body(()).unwrap();

@@ -75,6 +75,8 @@ pub(super) struct Health {
     pub(super) counter: HealthCounter,
     pub(super) message: String,
     pub(super) failing_since: Option<Timestamp>,
+    /// When the end of a watch last was a reason to check at once.
+    hurried: Option<Timestamp>,
     watch: Watching,
 }
 
@@ -100,6 +102,7 @@ impl Health {
             counter,
             message,
             failing_since: before.and_then(|before| before.failing_since),
+            hurried: None,
             watch: Watching::No,
         }
     }
@@ -339,8 +342,14 @@ impl Driver {
                     health.watch = Watching::Unsupported;
                 } else {
                     health.watch = Watching::No;
-                    // It may be gone; the check knows.
-                    checks.schedule.hurry(instance, now);
+                    // It may be gone; the check knows. Once in an interval: who cannot be watched, or is
+                    // down, is not asked over and over.
+                    let interval = self.service.health_check.as_ref().map(|s| s.interval);
+                    let pause = interval.unwrap_or_default();
+                    if health.hurried.is_none_or(|at| now.since(at) >= pause) {
+                        health.hurried = Some(now);
+                        checks.schedule.hurry(instance, now);
+                    }
                 }
             }
         }
