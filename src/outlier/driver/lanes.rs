@@ -8,7 +8,7 @@ use super::memory::touches;
 use super::{Driver, JITTER_PERCENT, facts_of, report};
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
-use crate::endpoint::instance::FailureRecord;
+use crate::endpoint::failures::FailureRecord;
 use crate::outlier::detector::{Effect, Outcome, OverrideKind, StateView, TrialKind};
 use crate::outlier::lanes::{Lane, Lanes};
 use crate::outlier::policy::Scope;
@@ -70,7 +70,7 @@ impl Driver {
         for member in self.members.values_mut() {
             for slot in &new {
                 if let Some(ledger) = member.instance.known_ledger(*slot) {
-                    drop(ledger.take_failures());
+                    drop(ledger.failures.take());
                     member.lanes.insert(*slot, ledger.successes());
                 }
             }
@@ -161,7 +161,7 @@ impl Driver {
                 let Some(ledger) = member.instance.known_ledger(*slot) else {
                     continue;
                 };
-                let unread = ledger.take_failures();
+                let unread = ledger.failures.take();
                 records.extend(unread.into_iter().map(|r| (address.clone(), *slot, r)));
             }
         }
