@@ -14,6 +14,7 @@ mod guard;
 mod history;
 mod lifecycle;
 mod openapi;
+mod orders;
 mod overrides;
 mod registrations;
 mod registry;

@@ -17,6 +17,7 @@ pub mod init;
 pub mod instances;
 pub mod log_level;
 pub mod manual;
+pub mod orders;
 pub mod output;
 pub mod overrides;
 pub mod policies;

@@ -3,6 +3,7 @@
 //! Next: `endpoint/address.rs`, `endpoint/instance.rs`, `endpoint/selectable.rs`.
 
 pub mod address;
+pub mod failures;
 pub mod instance;
 pub mod latency;
 pub mod ledger;

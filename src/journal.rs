@@ -15,7 +15,7 @@ use crate::sink::Lines;
 const VERSION: u8 = 1;
 
 /// What events are called. The conformance tests hold it up to what is emitted.
-pub const EVENTS: [&str; 35] = [
+pub const EVENTS: [&str; 37] = [
     "listening",
     "stopped",
     "drain_started",
@@ -33,6 +33,8 @@ pub const EVENTS: [&str; 35] = [
     "instance_restored",
     "would_restore",
     "instance_left",
+    "instance_unhealthy",
+    "instance_healthy",
     "correlated_failure",
     "breaker_opened",
     "breaker_half_open",

@@ -360,6 +360,8 @@ pub struct Decisions {
     pub suppressed: BTreeMap<(Arc<str>, &'static str, &'static str), u64>,
     /// By result: good, failed, expired, ignored.
     pub probes: BTreeMap<&'static str, u64>,
+    /// Ended active checks by result: good, failed, ignored.
+    pub checks: BTreeMap<&'static str, u64>,
     /// By (mode, restored_by).
     pub recoveries: BTreeMap<(&'static str, &'static str), u64>,
     /// Seconds out of each ended ejection, as a histogram: bounds 30 60 120 300 600 1800 3600.

@@ -23,7 +23,8 @@ use tokio::sync::Notify;
 use crate::clock::Timestamp;
 use crate::config::types::Service;
 use crate::endpoint::Address;
-use crate::endpoint::instance::{FailureRecord, Instance};
+use crate::endpoint::failures::FailureRecord;
+use crate::endpoint::instance::Instance;
 use crate::endpoint::ledger::Ledger;
 use crate::endpoint::selectable::Selectable;
 use crate::metrics::cells::UpstreamCells;
@@ -207,14 +208,14 @@ impl Upstream {
 
     /// Hands a failure of `instance` to the driver.
     pub fn fail(&self, instance: &Instance, record: FailureRecord) {
-        if instance.push_failure(record) {
+        if instance.failures.push(record) {
             self.wake.notify_one();
         }
     }
 
     /// Hands a failure of an instance for one route to the driver.
     pub fn fail_for_route(&self, ledger: &Ledger, record: FailureRecord) {
-        if ledger.push_failure(record) {
+        if ledger.failures.push(record) {
             self.wake.notify_one();
         }
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::Deserialize;
 
-use super::answer::{Answer, Fault, ok};
+use super::answer::{Answer, Fault};
 use super::api::upstream;
 use super::call::Call;
-use super::overrides::refusal;
+use super::orders::{ACTOR, NOTE, carried_out, lasting, momentary};
 use super::routes::{Param, Route, Verb};
 use super::{PATIENCE, within};
 use crate::control::BreakerWish;
@@ -28,8 +28,8 @@ pub(super) const ROUTES: &[Route] = &[Route::write(
         "the route whose breaker it is; without it that of the upstream",
     ),
     Param::new("ttl", "how long, at most 24h; not with auto"),
-    Param::new("note", "why"),
-    Param::new("actor", "who does it"),
+    NOTE,
+    ACTOR,
 ])];
 
 /// The body of an order.
@@ -54,43 +54,30 @@ async fn order(call: Call) -> Result<Answer, Fault> {
         order,
         signed,
     };
-    match within(PATIENCE, call.deps.control.order_breaker(wish)).await? {
-        Some(Ok(done)) => ok(&done),
-        Some(Err(refused)) => Err(refusal(refused)),
-        None => Err(Fault::new(
-            StatusCode::NOT_FOUND,
-            "unknown_upstream",
-            format!("`{}` has just gone", status.summary.name),
-            "`outrigger upstreams` lists what is there",
-        )),
-    }
+    let done = within(PATIENCE, call.deps.control.order_breaker(wish)).await?;
+    carried_out(done, &status.summary.name)
 }
 
 /// The order and its time; `None`: auto.
 fn wanted(order: Option<&str>, ttl: Option<&str>) -> Result<Option<(Order, Duration)>, Fault> {
-    let bad = |word, message: String, hint: &str| {
-        Err(Fault::new(StatusCode::BAD_REQUEST, word, message, hint))
-    };
-    let words = "`order` is one of force_open, force_closed, disable, auto";
     let order = match order {
         Some("force_open") => Order::ForceOpen,
         Some("force_closed") => Order::ForceClosed,
         Some("disable") => Order::Disable,
-        Some("auto") if ttl.is_some() => {
-            let hint = "what it does lasts; leave `ttl` (--for) out";
-            return bad("bad_ttl", "auto takes no `ttl` (--for)".to_owned(), hint);
+        Some("auto") => return momentary("auto", ttl).map(|()| None),
+        other => {
+            let message = match other {
+                Some(other) => format!("there is no order `{other}`"),
+                None => "`order` is missing".to_owned(),
+            };
+            let words = "`order` is one of force_open, force_closed, disable, auto";
+            return Err(Fault::new(
+                StatusCode::BAD_REQUEST,
+                "bad_body",
+                message,
+                words,
+            ));
         }
-        Some("auto") => return Ok(None),
-        Some(other) => return bad("bad_body", format!("there is no order `{other}`"), words),
-        None => return bad("bad_body", "`order` is missing".to_owned(), words),
     };
-    let Some(text) = ttl else {
-        let hint = "write `ttl: 10m` (--for 10m), at most 24h: an override that nobody ends must \
-                    end by itself";
-        return bad("bad_ttl", "`ttl` (--for) is missing".to_owned(), hint);
-    };
-    match crate::config::duration(text) {
-        Ok(ttl) => Ok(Some((order, ttl))),
-        Err((what, hint)) => bad("bad_ttl", format!("`ttl` (--for): {what}"), &hint),
-    }
+    Ok(Some((order, lasting(ttl)?)))
 }

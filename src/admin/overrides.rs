@@ -8,17 +8,14 @@ use serde::Deserialize;
 use super::answer::{Answer, Fault, ok};
 use super::api::upstream;
 use super::call::Call;
+use super::orders::{ACTOR, NOTE, TTL, carried_out, done_or_refused, lasting, momentary};
 use super::routes::{Field, Param, Route, Verb};
 use super::views::Overrides;
 use super::{PATIENCE, resolve, within};
 use crate::control::OverrideOrder;
 use crate::endpoint::Address;
 use crate::outlier::detector::OverrideKind;
-use crate::status::OverrideRefused;
 
-const TTL: Param = Param::new("ttl", "how long, at most 24h");
-const NOTE: Param = Param::new("note", "why");
-const ACTOR: Param = Param::new("actor", "who does it");
 const FORCE: Param = Param::of(
     Field::Switch,
     "force",
@@ -123,50 +120,17 @@ async fn order(call: Call, kind: OverrideKind) -> Result<Answer, Fault> {
         force: body.force,
         signed,
     };
-    match within(PATIENCE, call.deps.control.order(order)).await? {
-        Some(Ok(done)) => ok(&done),
-        Some(Err(refused)) => Err(refusal(refused)),
-        None => Err(Fault::new(
-            StatusCode::NOT_FOUND,
-            "unknown_upstream",
-            format!("`{}` has just gone", status.summary.name),
-            "`outrigger upstreams` lists what is there",
-        )),
-    }
-}
-
-pub(super) fn refusal(refused: OverrideRefused) -> Fault {
-    let status = match &*refused.cause {
-        "unknown" | "unknown_route" => StatusCode::NOT_FOUND,
-        _ => StatusCode::CONFLICT,
-    };
-    Fault::new(status, &refused.cause, refused.message, refused.hint)
+    let done = within(PATIENCE, call.deps.control.order(order)).await?;
+    carried_out(done, &status.summary.name)
 }
 
 fn ttl(kind: OverrideKind, text: Option<&str>) -> Result<Option<Duration>, Fault> {
-    let bad =
-        |message: String, hint: &str| Fault::new(StatusCode::BAD_REQUEST, "bad_ttl", message, hint);
-    let needed = match kind {
-        OverrideKind::Eject | OverrideKind::Hold | OverrideKind::Disable => true,
+    match kind {
+        OverrideKind::Eject | OverrideKind::Hold | OverrideKind::Disable => lasting(text).map(Some),
         OverrideKind::Clear
         | OverrideKind::Enable
         | OverrideKind::Release
-        | OverrideKind::Restore => false,
-    };
-    match (needed, text) {
-        (false, None) => Ok(None),
-        (false, Some(_)) => {
-            let hint = "what it does lasts; leave `ttl` (--for) out";
-            Err(bad("this order takes no `ttl` (--for)".to_owned(), hint))
-        }
-        (true, None) => {
-            let hint = "write `ttl: 10m` (--for 10m), at most 24h: an override that nobody ends \
-                        must end by itself";
-            Err(bad("`ttl` (--for) is missing".to_owned(), hint))
-        }
-        (true, Some(text)) => crate::config::duration(text)
-            .map(Some)
-            .map_err(|(what, hint)| bad(format!("`ttl` (--for): {what}"), &hint)),
+        | OverrideKind::Restore => momentary("this order", text).map(|()| None),
     }
 }
 
@@ -185,8 +149,7 @@ async fn clear(call: Call) -> Result<Answer, Fault> {
         None => None,
     };
     match done {
-        Some(Ok(done)) => ok(&done),
-        Some(Err(refused)) => Err(refusal(refused)),
+        Some(done) => done_or_refused(done),
         None => Err(Fault::new(
             StatusCode::NOT_FOUND,
             "unknown_override",

@@ -5,9 +5,9 @@ use std::io::Write;
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use super::client::{AdminClient, ConnectArgs, Failure, segment};
-use super::output::{ShowArgs, finish};
-use super::overrides::{actor, done};
+use super::client::{AdminClient, Failure, segment};
+use super::orders::SignedArgs;
+use super::output::finish;
 use crate::config::environment::Environment;
 
 /// What to order.
@@ -40,18 +40,9 @@ pub struct OrderArgs {
     /// UPSTREAM, or UPSTREAM/ROUTE for a route that has a breaker of its own.
     #[arg(value_name = "UPSTREAM[/ROUTE]")]
     pub whose: String,
-    /// Why; it stands in the event and in `outrigger overrides`.
-    #[arg(long)]
-    pub note: Option<String>,
-    /// Who; the user's name by default.
-    #[arg(long)]
-    pub actor: Option<String>,
-    /// Where the process is.
+    /// Who and why, where to, how to print.
     #[command(flatten)]
-    pub connect: ConnectArgs,
-    /// How to print.
-    #[command(flatten)]
-    pub show: ShowArgs,
+    pub signed: SignedArgs,
 }
 
 /// Runs the command; returns the exit code.
@@ -77,18 +68,11 @@ fn order(
     env: &dyn Environment,
     out: &mut dyn Write,
 ) -> Result<u8, Failure> {
-    let client = AdminClient::find(&args.connect, env)?;
-    let mut body = Map::new();
+    let client = args.signed.client(env)?;
+    let mut body = args.signed.body(ttl.map(String::as_str), env);
     body.insert("order".to_owned(), json!(word));
-    body.insert("actor".to_owned(), json!(actor(args.actor.as_deref(), env)));
-    if let Some(ttl) = ttl {
-        body.insert("ttl".to_owned(), json!(ttl));
-    }
-    if let Some(note) = &args.note {
-        body.insert("note".to_owned(), json!(note));
-    }
     let answer = post(&client, &args.whose, body)?;
-    done(&client, &answer, &args.show, out)
+    args.signed.done(&client, &answer, out)
 }
 
 /// The name of an upstream may have a slash too: it comes first.

@@ -6,10 +6,10 @@ use http::Method;
 use serde_json::{Map, Value, json};
 
 use super::client::{AdminClient, ConnectArgs, Failure, segment};
+use super::orders::SignedArgs;
 use super::output::{Format, ShowArgs, Table, Tone, age, finish, json as print_json};
 use crate::admin::views::Overrides;
 use crate::config::environment::Environment;
-use crate::status::OverrideDone;
 
 /// Arguments of an order that lasts for a time.
 #[derive(Clone, Debug, clap::Args)]
@@ -32,18 +32,9 @@ pub struct OrderArgs {
     pub upstream: String,
     /// The instance: its address, or its port or the end of its IP when that is enough.
     pub instance: String,
-    /// Why; it stands in the event and in `outrigger overrides`.
-    #[arg(long)]
-    pub note: Option<String>,
-    /// Who; the user's name by default.
-    #[arg(long)]
-    pub actor: Option<String>,
-    /// Where the process is.
+    /// Who and why, where to, how to print.
     #[command(flatten)]
-    pub connect: ConnectArgs,
-    /// How to print.
-    #[command(flatten)]
-    pub show: ShowArgs,
+    pub signed: SignedArgs,
 }
 
 /// Arguments of `overrides`.
@@ -67,18 +58,9 @@ pub enum OverridesCommand {
     Clear {
         /// Its id, such as ov-3.
         id: String,
-        /// Why.
-        #[arg(long)]
-        note: Option<String>,
-        /// Who; the user's name by default.
-        #[arg(long)]
-        actor: Option<String>,
-        /// Where the process is.
+        /// Who and why, where to, how to print.
         #[command(flatten)]
-        connect: ConnectArgs,
-        /// How to print.
-        #[command(flatten)]
-        show: ShowArgs,
+        signed: SignedArgs,
     },
 }
 
@@ -90,8 +72,7 @@ pub fn timed(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> u8 {
-    let mut body = Map::new();
-    body.insert("ttl".to_owned(), json!(args.ttl));
+    let mut body = args.order.signed.body(Some(&args.ttl), env);
     if args.force {
         body.insert("force".to_owned(), json!(true));
     }
@@ -106,51 +87,22 @@ pub fn momentary(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> u8 {
-    finish(order(word, args, Map::new(), env, out), out, err)
+    let body = args.signed.body(None, env);
+    finish(order(word, args, body, env, out), out, err)
 }
 
 fn order(
     word: &str,
     args: &OrderArgs,
-    mut body: Map<String, Value>,
+    body: Map<String, Value>,
     env: &dyn Environment,
     out: &mut dyn Write,
 ) -> Result<u8, Failure> {
-    let client = AdminClient::find(&args.connect, env)?;
-    body.insert("actor".to_owned(), json!(actor(args.actor.as_deref(), env)));
-    if let Some(note) = &args.note {
-        body.insert("note".to_owned(), json!(note));
-    }
+    let client = args.signed.client(env)?;
     let (upstream, instance) = (segment(&args.upstream), segment(&args.instance));
     let path = format!("/api/v1/upstreams/{upstream}/instances/{instance}:{word}");
     let answer = client.order(Method::POST, &path, Some(&Value::Object(body)))?;
-    done(&client, &answer, &args.show, out)
-}
-
-/// Who gives orders from the command line, if nobody says.
-pub(super) fn actor(given: Option<&str>, env: &dyn Environment) -> String {
-    let named = given.map(str::to_owned);
-    let user = || env.variable("USER").filter(|user| !user.is_empty());
-    named.or_else(user).unwrap_or_else(|| "cli".to_owned())
-}
-
-pub(super) fn done(
-    client: &AdminClient,
-    answer: &Value,
-    show: &ShowArgs,
-    out: &mut dyn Write,
-) -> Result<u8, Failure> {
-    match show.output {
-        Format::Json => print_json(out, answer)?,
-        Format::Table | Format::Wide => {
-            let done: OverrideDone = client.read(answer)?;
-            match done.entry {
-                Some(entry) => writeln!(out, "{} ({})", done.message, entry.id)?,
-                None => writeln!(out, "{}", done.message)?,
-            }
-        }
-    }
-    Ok(0)
+    args.signed.done(&client, &answer, out)
 }
 
 /// Runs `overrides`; returns the exit code.
@@ -162,38 +114,23 @@ pub fn run(
 ) -> u8 {
     let result = match &args.command {
         None => list(args, env, out),
-        Some(OverridesCommand::Clear {
-            id,
-            note,
-            actor: by,
-            connect,
-            show,
-        }) => {
-            let note = note.as_deref();
-            let by = actor(by.as_deref(), env);
-            clear(id, note, &by, connect, env)
-                .and_then(|(client, answer)| done(&client, &answer, show, out))
-        }
+        Some(OverridesCommand::Clear { id, signed }) => clear(id, signed, env, out),
     };
     finish(result, out, err)
 }
 
 fn clear(
     id: &str,
-    note: Option<&str>,
-    actor: &str,
-    connect: &ConnectArgs,
+    signed: &SignedArgs,
     env: &dyn Environment,
-) -> Result<(AdminClient, Value), Failure> {
-    let client = AdminClient::find(connect, env)?;
+    out: &mut dyn Write,
+) -> Result<u8, Failure> {
+    let client = signed.client(env)?;
     let mut query = form_urlencoded::Serializer::new(String::new());
-    query.append_pair("actor", actor);
-    if let Some(note) = note {
-        query.append_pair("note", note);
-    }
+    query.extend_pairs(signed.signature(env));
     let path = format!("/api/v1/overrides/{}?{}", segment(id), query.finish());
     let answer = client.order(Method::DELETE, &path, None)?;
-    Ok((client, answer))
+    signed.done(&client, &answer, out)
 }
 
 fn list(args: &OverridesArgs, env: &dyn Environment, out: &mut dyn Write) -> Result<u8, Failure> {

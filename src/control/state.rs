@@ -91,14 +91,15 @@ impl StateKeeper {
                 .iter()
                 .any(|e| *e.policy.name == *kept.policy && e.policy.mode != Mode::Disabled);
         let now = WallMs::from(wall_now());
-        let instances = match lives {
-            true => kept.recall(now),
-            false => Vec::new(),
+        let (instances, lanes) = match lives {
+            true => (kept.recall(now), kept.recall_lanes(now)),
+            false => Default::default(),
         };
         let breakers = kept.breakers.into_iter();
         let breakers = breakers.map(|one| (one.route, one.trials_unix_ms.since(now)));
         Recalled {
             instances,
+            lanes,
             breakers: breakers.collect(),
         }
     }

@@ -4,18 +4,19 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use http::HeaderValue;
 use http::uri::Authority;
 
 use super::Address;
+use super::failures::Failures;
 use super::latency::Latency;
 use super::ledger::Ledger;
 use crate::clock::Timestamp;
-use crate::outlier::classify::{ErrorKind, OutcomeClass};
+use crate::outlier::classify::OutcomeClass;
 use crate::outlier::lanes;
 use crate::outlier::times::{SLOTS, Times, slot_of};
 
@@ -55,31 +56,6 @@ pub enum Standing {
     Gone = 2,
 }
 
-/// One failed or ignored attempt, kept until the driver has read it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FailureRecord {
-    /// Network or business error.
-    pub class: OutcomeClass,
-    /// What exactly.
-    pub kind: ErrorKind,
-    /// When the attempt was sent.
-    pub sent_at: Timestamp,
-    /// When the failure was seen.
-    pub seen_at: Timestamp,
-    /// It failed by our own attempt or request limit, or the app gave up waiting.
-    pub own_timeout: bool,
-    /// The multiplexed connection it died with.
-    pub death: Option<u64>,
-    /// Successes of this instance, all workers together, when the failure was seen.
-    pub successes_before: u64,
-    /// How many equal ones this record stands for.
-    pub count: u32,
-}
-
-/// Beyond this many unread records of one instance further ones are joined to the last: counts
-/// stay exact, only the order against successes in between is lost.
-const MAX_RECORDS: usize = 8192;
-
 /// Our live object for one endpoint.
 pub struct Instance {
     /// Unique in the process, never reused.
@@ -101,7 +77,8 @@ pub struct Instance {
     connections: AtomicU32,
     standing: AtomicU8,
     transition: AtomicU64,
-    failures: Mutex<Vec<FailureRecord>>,
+    /// Those that its driver has not read.
+    pub failures: Failures,
 }
 
 impl Instance {
@@ -124,7 +101,7 @@ impl Instance {
             connections: AtomicU32::new(0),
             standing: AtomicU8::new(Standing::Serving as u8),
             transition: AtomicU64::new(0),
-            failures: Mutex::default(),
+            failures: Failures::default(),
         })
     }
 
@@ -197,29 +174,6 @@ impl Instance {
             }
         }
         Some(all)
-    }
-
-    /// Keeps a failure for the driver. Returns true when it is the first unread one, so the driver
-    /// has to be woken.
-    pub fn push_failure(&self, record: FailureRecord) -> bool {
-        let Ok(mut records) = self.failures.lock() else {
-            return false;
-        };
-        let full = records.len() >= MAX_RECORDS;
-        if full && let Some(last) = records.last_mut() {
-            last.count = last.count.saturating_add(record.count);
-            return false;
-        }
-        records.push(record);
-        records.len() == 1
-    }
-
-    /// Takes the unread failures, oldest first.
-    pub fn take_failures(&self) -> Vec<FailureRecord> {
-        self.failures
-            .lock()
-            .map(|mut records| std::mem::take(&mut *records))
-            .unwrap_or_default()
     }
 
     /// Successes that windows may count, all workers, since the start.

@@ -1,15 +1,11 @@
 //! What is counted of an instance for one route, where routes are judged (`scope: route`): exact, one
 //! counter per worker, failures through a short lock, as those of the instance itself.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::instance::FailureRecord;
+use super::failures::Failures;
 use crate::clock::Timestamp;
 use crate::outlier::classify::OutcomeClass;
-
-/// Beyond this many unread records further ones are joined to the last.
-const MAX_RECORDS: usize = 8192;
 
 /// Successes of one worker, alone on its cache lines.
 #[derive(Debug, Default)]
@@ -21,7 +17,8 @@ struct Cell(AtomicU64);
 pub struct Ledger {
     cells: Box<[Cell]>,
     transition: AtomicU64,
-    failures: Mutex<Vec<FailureRecord>>,
+    /// Those that the driver has not read.
+    pub failures: Failures,
 }
 
 impl Ledger {
@@ -30,7 +27,7 @@ impl Ledger {
         Self {
             cells: (0..workers.max(1)).map(|_| Cell::default()).collect(),
             transition: AtomicU64::new(0),
-            failures: Mutex::default(),
+            failures: Failures::default(),
         }
     }
 
@@ -50,28 +47,6 @@ impl Ledger {
     /// Successes since the start, all workers.
     pub fn successes(&self) -> u64 {
         self.cells.iter().map(|cell| cell.0.load(Relaxed)).sum()
-    }
-
-    /// Keeps a failure for the driver. Returns true when it is the first unread one.
-    pub fn push_failure(&self, record: FailureRecord) -> bool {
-        let Ok(mut records) = self.failures.lock() else {
-            return false;
-        };
-        let full = records.len() >= MAX_RECORDS;
-        if full && let Some(last) = records.last_mut() {
-            last.count = last.count.saturating_add(record.count);
-            return false;
-        }
-        records.push(record);
-        records.len() == 1
-    }
-
-    /// Takes the unread failures, oldest first.
-    pub fn take_failures(&self) -> Vec<FailureRecord> {
-        let records = self.failures.lock();
-        records
-            .map(|mut records| std::mem::take(&mut *records))
-            .unwrap_or_default()
     }
 
     /// What was sent before is stale from now on.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use super::exec;
+use super::exec::{self, Trouble};
 use super::expect::Expectation;
 use super::grpc::{self, Checked, UNIMPLEMENTED, WatchEnd};
 use super::http::{Answer, get_http1, get_http2};
@@ -154,7 +154,7 @@ pub async fn watch(
         Ok(Ok(stream)) => {
             let host = check.host.as_deref().unwrap_or(address.as_str());
             let service = check.service.as_deref().unwrap_or_default();
-            Box::pin(grpc::watch(stream, host, service, tell)).await
+            Box::pin(grpc::watch(stream, host, service, timeout, tell)).await
         }
         Ok(Err(error)) => WatchEnd::Over(format!("no connection: {error}")),
         Err(_) => WatchEnd::Over(format!("no connection within {timeout:?}")),
@@ -171,7 +171,12 @@ async fn run_program(check: &ExecCheck, address: &Address, timeout: Duration) ->
     ];
     match exec::program(&check.command, &environment, timeout).await {
         Ok(said) if said.is_empty() => Verdict::good("the program ended with 0"),
-        other => Verdict::of(other),
+        Ok(said) => Verdict::good(said),
+        Err(Trouble::Ours(error)) => Verdict {
+            class: OutcomeClass::Ignored,
+            message: format!("not checked: {error}"),
+        },
+        Err(Trouble::Bad(error)) => Verdict::failed(error),
     }
 }
 

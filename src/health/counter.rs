@@ -23,6 +23,15 @@ impl HealthCounter {
         }
     }
 
+    /// With the verdict of another one, until the first check.
+    #[must_use]
+    pub const fn passing_as(self, other: Self) -> Self {
+        Self {
+            passing: other.passing,
+            ..self
+        }
+    }
+
     /// Counts a check. `Some` when the verdict changed.
     pub fn record(&mut self, good: bool) -> Option<bool> {
         let first = !std::mem::replace(&mut self.seen, true);
@@ -85,6 +94,19 @@ mod tests {
         assert!(!counter.passing());
         assert_eq!(counter.record(true), None);
         assert_eq!(counter.record(true), Some(true));
+    }
+
+    #[test]
+    fn under_new_settings_the_verdict_holds_until_the_first_check() {
+        let mut old = HealthCounter::new(2, 3);
+        assert_eq!(old.record(false), Some(false));
+        let mut counter = HealthCounter::new(5, 5).passing_as(old);
+        assert!(!counter.passing());
+        assert_eq!(counter.record(true), Some(true));
+        assert_eq!(counter.record(false), None);
+        let mut counter = HealthCounter::new(5, 5).passing_as(old);
+        assert_eq!(counter.record(false), None);
+        assert_eq!(counter.record(true), None);
     }
 
     #[test]

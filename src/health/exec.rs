@@ -1,30 +1,52 @@
 //! Runs a program to its end: checks and hooks. It says good by ending with 0; the first line that it
 //! prints is kept for people. What takes too long is killed with all that it started.
 
+use std::io;
 use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
+use crate::upstream::connect::is_our_own;
+
 /// Bytes of what it prints that are kept; the rest is read and dropped.
 const KEPT: usize = 1024;
 /// Characters of its first line that are shown.
 const SHOWN: usize = 200;
+/// Between two reads of what is dropped: some 4 MB a second.
+const BREATH: Duration = Duration::from_millis(1);
 /// How long the end of its output is waited for when it has ended itself.
 const REST: Duration = Duration::from_millis(100);
+
+/// Why a program gave no good answer, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It was not started, for want of something on our side.
+    Ours(String),
+    /// It could not be started, took too long, or did not end with 0.
+    Bad(String),
+}
+
+impl From<Trouble> for String {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Ours(text) | Trouble::Bad(text) => text,
+        }
+    }
+}
 
 /// Runs it; what it said.
 ///
 /// # Errors
-/// It could not be started, took too long, or did not end with 0.
+/// [`Trouble`].
 pub async fn program(
     command: &[String],
     environment: &[(&str, String)],
     timeout: Duration,
-) -> Result<String, String> {
+) -> Result<String, Trouble> {
     let Some((name, arguments)) = command.split_first() else {
-        return Err("no program".to_owned());
+        return Err(Trouble::Bad("no program".to_owned()));
     };
     let child = tokio::process::Command::new(name)
         .args(arguments)
@@ -35,7 +57,7 @@ pub async fn program(
         .process_group(0)
         .kill_on_drop(true)
         .spawn();
-    let mut child = child.map_err(|error| format!("cannot start `{name}`: {error}"))?;
+    let mut child = child.map_err(|error| not_started(name, &error))?;
     let mut group = Group(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
     let mut output = child.stdout.take();
     let mut said = Vec::new();
@@ -58,18 +80,33 @@ pub async fn program(
         said => format!(": {said}"),
     };
     match ended {
-        Err(_) => Err(format!("`{name}` took longer than {timeout:?}")),
-        Ok(Err(error)) => Err(format!("`{name}`: {error}")),
         Ok(Ok(status)) if status.success() => Ok(said),
-        Ok(Ok(status)) => Err(format!("`{name}` ended with {status}{words}")),
+        Err(_) => Err(Trouble::Bad(format!(
+            "`{name}` took longer than {timeout:?}"
+        ))),
+        Ok(Err(error)) => Err(Trouble::Bad(format!("`{name}`: {error}"))),
+        Ok(Ok(status)) => Err(Trouble::Bad(format!("`{name}` ended with {status}{words}"))),
     }
 }
 
-/// Reads to the end; keeps the beginning.
+fn not_started(name: &str, error: &io::Error) -> Trouble {
+    let text = format!("cannot start `{name}`: {error}");
+    // Too many processes: EAGAIN.
+    if is_our_own(error) || error.kind() == io::ErrorKind::WouldBlock {
+        Trouble::Ours(text)
+    } else {
+        Trouble::Bad(text)
+    }
+}
+
+/// Reads to the end; keeps the beginning. Who writes more than that is not read as fast as it can write.
 async fn read(from: Option<&mut (impl AsyncRead + Unpin)>, said: &mut Vec<u8>) {
     let Some(from) = from else { return };
-    let mut chunk = [0; 512];
+    let mut chunk = [0; 4096];
     while let Ok(length @ 1..) = from.read(&mut chunk).await {
+        if said.len() >= KEPT {
+            tokio::time::sleep(BREATH).await;
+        }
         let room = KEPT.saturating_sub(said.len());
         said.extend(chunk.iter().take(length.min(room)));
     }
@@ -102,7 +139,8 @@ mod tests {
     async fn shell(script: &str, seconds: u64) -> Result<String, String> {
         let command = ["sh", "-c", script].map(str::to_owned);
         let environment = [("CHECK_ADDRESS", "10.0.0.1:80".to_owned())];
-        program(&command, &environment, Duration::from_secs(seconds)).await
+        let said = program(&command, &environment, Duration::from_secs(seconds)).await;
+        said.map_err(String::from)
     }
 
     #[tokio::test]
@@ -114,9 +152,8 @@ mod tests {
             .unwrap_err();
         assert!(said.contains("exit status: 3: disk [31m full"), "{said}");
         let missing = ["/no/such/program".to_owned()];
-        let said = program(&missing, &[], Duration::from_secs(1))
-            .await
-            .unwrap_err();
+        let said = program(&missing, &[], Duration::from_secs(1)).await;
+        let said = String::from(said.unwrap_err());
         assert!(
             said.starts_with("cannot start `/no/such/program`"),
             "{said}"
@@ -131,6 +168,42 @@ mod tests {
         assert_eq!(said.len(), SHOWN);
         // Something in the background holds its output open.
         assert_eq!(shell("sleep 3 & echo ok", 20).await.unwrap(), "ok");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_writes_without_end_is_read_at_leisure() {
+        /// Always has more; how often it was asked.
+        struct Endless(u32);
+
+        impl AsyncRead for Endless {
+            fn poll_read(
+                mut self: std::pin::Pin<&mut Self>,
+                _: &mut std::task::Context<'_>,
+                into: &mut tokio::io::ReadBuf<'_>,
+            ) -> std::task::Poll<io::Result<()>> {
+                self.0 += 1;
+                assert!(self.0 < 1_000_000, "read as fast as it can write");
+                into.put_slice(&[b'x'; 64]);
+                std::task::Poll::Ready(Ok(()))
+            }
+        }
+
+        let (mut endless, mut said) = (Endless(0), Vec::new());
+        let reading = read(Some(&mut endless), &mut said);
+        let second = Duration::from_secs(1);
+        assert!(tokio::time::timeout(second, reading).await.is_err());
+        assert_eq!(said.len(), KEPT);
+        assert!(endless.0 < 1_100, "{} reads", endless.0);
+    }
+
+    #[test]
+    fn what_we_lack_ourselves_is_told_apart() {
+        let trouble = |code| not_started("x", &io::Error::from_raw_os_error(code));
+        for ours in [rustix::io::Errno::MFILE, rustix::io::Errno::AGAIN] {
+            assert!(matches!(trouble(ours.raw_os_error()), Trouble::Ours(_)));
+        }
+        let missing = trouble(rustix::io::Errno::NOENT.raw_os_error());
+        assert!(matches!(missing, Trouble::Bad(_)));
     }
 
     #[tokio::test]

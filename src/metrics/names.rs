@@ -138,7 +138,11 @@ families! {
     EJECTIONS_SUPPRESSED = Counter "outrigger_ejections_suppressed_total" ["upstream", "policy", "mode", "cause"]
         "Abnormal instances that were left in, by what kept them in.";
     RECOVERY_PROBES = Counter "outrigger_recovery_probes_total" ["upstream", "result"]
-        "Probes of ejected instances by result.";
+        "Probes of ejected instances by result, also of those that are ejected for a route alone.";
+    HEALTH_CHECKS = Counter "outrigger_health_checks_total" ["upstream", "result"]
+        "Ended active checks by result; ignored ones failed on our side.";
+    CHECKED_INSTANCES = Gauge "outrigger_checked_instances" ["upstream", "state"]
+        "Instances with active checks by what these say; only where checks are configured.";
     RECOVERIES = Counter "outrigger_recoveries_total" ["upstream", "mode", "restored_by"]
         "Ends of ejections by what ended them.";
     INSTANCE_NEXT_PROBE = Gauge "outrigger_instance_next_probe_timestamp_seconds" ["upstream", "instance"]

@@ -3,7 +3,7 @@
 //! carries out what it decides, and tells why.
 //! Read on: `driver/feed.rs` (what goes in), `driver/carry_out.rs` (what comes out),
 //! `driver/publish.rs` (the snapshot), `driver/orders.rs` (operators), `driver/report.rs` (events),
-//! `driver/view.rs` (status).
+//! `driver/verdicts.rs` (what checks turned), `driver/view.rs` (status).
 
 mod breakers;
 mod carry_out;
@@ -14,6 +14,7 @@ mod memory;
 mod orders;
 mod publish;
 mod report;
+mod verdicts;
 mod view;
 
 pub use self::breakers::{BreakerOrder, order_label};
@@ -36,7 +37,7 @@ use crate::health::checker::Verdict;
 use crate::journal::Journal;
 use crate::outlier::book::{Book, Order, Signed};
 use crate::outlier::detector::{Refusal, Remembered};
-use crate::outlier::lanes::Lanes;
+use crate::outlier::lanes::{Lanes, RememberedLane};
 use crate::outlier::policy::Policy;
 use crate::outlier::times::Times;
 use crate::outlier::{Detector, Input, Jitter, LeaseId, UpstreamFacts};
@@ -108,6 +109,8 @@ pub struct EndpointSource {
 pub struct Recalled {
     /// Ejections and memories.
     pub instances: Vec<Remembered>,
+    /// The same by route.
+    pub lanes: Vec<RememberedLane>,
     /// Circuit breakers that were not closed, by route: time until their trials.
     pub breakers: Vec<(Option<String>, Duration)>,
 }
@@ -230,6 +233,7 @@ pub struct Driver {
     publish_due: bool,
     /// Checks have turned; many of them share one snapshot.
     publish_at: Option<Timestamp>,
+    turns: verdicts::TurnLog,
     /// Of the snapshot in force.
     tables: Vec<Arc<Table>>,
     /// The level that is asked first.
@@ -285,6 +289,7 @@ impl Driver {
             ended_now: Vec::new(),
             publish_due: true,
             publish_at: None,
+            turns: verdicts::TurnLog::default(),
             tables: Vec::new(),
             preferred: None,
             ramp_ends: None,
@@ -389,6 +394,7 @@ impl Driver {
             book,
             breakers,
             self.publish_at,
+            self.turns.due(),
         ]
         .into_iter()
         .flatten()
@@ -398,7 +404,8 @@ impl Driver {
     fn reconfigure(&mut self, settings: DriverSettings) {
         self.feed();
         let now = self.clock.now();
-        let checks_changed = settings.service.health_check != self.service.health_check;
+        let checks_changed = settings.service.health_check != self.service.health_check
+            || settings.service.protocol != self.service.protocol;
         if settings.service.balancing.subset != self.service.balancing.subset {
             // Read the set anew: others may be routable now.
             self.seen_version = None;

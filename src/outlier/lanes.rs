@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::detector::{
-    Detector, Effect, Half, Input, OverrideKind, RoutableEndpoint, UpstreamFacts,
+    Detector, Effect, Half, Input, OverrideKind, Remembered, RoutableEndpoint, UpstreamFacts,
 };
 use super::policy::Policy;
 use super::schedule::Jitter;
@@ -37,10 +37,25 @@ pub struct Lane {
 
 /// What the whole upstream says of an instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, none excludes another"
+)]
 struct Followed {
     out: bool,
     held: bool,
     disabled: bool,
+    /// Its active checks fail.
+    failing: bool,
+}
+
+/// What outlives the process of one lane; it knows its lane by the route, slots are dealt anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RememberedLane {
+    /// Its route; `None`: the rest.
+    pub route: Option<Arc<str>>,
+    /// As [`Detector::remembered`] gives them.
+    pub instances: Vec<Remembered>,
 }
 
 /// The lanes of one upstream.
@@ -135,11 +150,47 @@ impl Lanes {
 
     /// The whole new set of the registry.
     pub fn set_endpoints(&mut self, endpoints: Vec<RoutableEndpoint>, now: Timestamp) {
-        self.followed
-            .retain(|address, _| endpoints.iter().any(|e| e.address == *address));
+        let listed: BTreeSet<&Address> = endpoints.iter().map(|e| &e.address).collect();
+        // One that leaves is followed no longer: what the upstream has against it, or an operator ordered,
+        // may end while it is away.
+        let followed = std::mem::take(&mut self.followed).into_iter();
+        let (stay, leave) = followed.partition(|(address, _)| listed.contains(address));
+        self.followed = stay;
+        let leave: BTreeMap<Address, Followed> = leave;
+        for (address, followed) in leave {
+            // A check is no hint for one that leaves.
+            let failing = followed.failing;
+            let after = Followed {
+                failing,
+                ..Followed::default()
+            };
+            for input in differences(&address, followed, after) {
+                self.handle_all(&input, now);
+            }
+        }
         self.endpoints = endpoints;
         let offered = Input::Endpoints(self.offered());
         self.handle_all(&offered, now);
+    }
+
+    /// What another process should know of the lanes that know something.
+    pub fn remembered(&self) -> Vec<RememberedLane> {
+        let one = |lane: &Lane| RememberedLane {
+            route: lane.route.clone(),
+            instances: lane.detector.remembered(),
+        };
+        let lanes = self.lanes.iter().map(one);
+        lanes.filter(|lane| !lane.instances.is_empty()).collect()
+    }
+
+    /// Takes over what an earlier process knew, before the first set. What it knew of routes that are
+    /// no more is dropped.
+    pub fn seed(&mut self, all: Vec<RememberedLane>, now: Timestamp) {
+        for RememberedLane { route, instances } in all {
+            if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.route == route) {
+                lane.detector.handle(Input::Seed(instances), now);
+            }
+        }
     }
 
     /// Lets the upstream as a whole and its routes tell each other what they decided, until nobody has
@@ -173,6 +224,7 @@ impl Lanes {
                 out: state != super::detector::StateView::In,
                 held: whole.pins(address).0,
                 disabled: is_disabled,
+                failing: !whole.check_passes(address),
             };
             let before = self.followed.insert(address.clone(), after);
             let before = before.unwrap_or_default();
@@ -292,6 +344,12 @@ fn differences(address: &Address, before: Followed, after: Followed) -> Vec<Inpu
             kind,
             ttl: None,
             force: false,
+        });
+    }
+    if before.failing != after.failing {
+        inputs.push(Input::Check {
+            address: address.clone(),
+            passing: !after.failing,
         });
     }
     if before.out != after.out {

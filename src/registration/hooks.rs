@@ -24,7 +24,10 @@ const CLIENT: HttpClient = HttpClient {
 /// What went wrong, for people.
 pub(super) async fn run(hook: &Hook) -> Result<(), String> {
     match hook {
-        Hook::Exec(command) => program(command, &[], TIMEOUT).await.map(|_said| ()),
+        Hook::Exec(command) => match program(command, &[], TIMEOUT).await {
+            Ok(_said) => Ok(()),
+            Err(trouble) => Err(trouble.into()),
+        },
         Hook::Http(url) => post(url).await,
     }
 }

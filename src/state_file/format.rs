@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::endpoint::Address;
 use crate::outlier::detector::{Remembered, RememberedEjection, RememberedK};
+use crate::outlier::lanes::RememberedLane;
 
 /// Version of the format.
 const VERSION: u32 = 1;
@@ -72,12 +73,26 @@ pub struct KeptUpstream {
     /// By address.
     #[serde(default)]
     pub instances: BTreeMap<String, KeptInstance>,
+    /// What routes have against instances, where the policy judges routes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<KeptRoute>,
     /// Circuit breakers that are not closed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub breakers: Vec<KeptBreaker>,
     /// Orders of operators that hold for some time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<KeptOverride>,
+}
+
+/// One route.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptRoute {
+    /// Its name; absent: the requests without one of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// By address.
+    #[serde(default)]
+    pub instances: BTreeMap<String, KeptInstance>,
 }
 
 /// One instance.
@@ -181,16 +196,27 @@ impl Kept {
 impl KeptUpstream {
     /// Whether nothing in it is worth a line.
     pub fn is_empty(&self) -> bool {
-        self.instances.is_empty() && self.overrides.is_empty() && self.breakers.is_empty()
+        self.instances.is_empty()
+            && self.routes.is_empty()
+            && self.overrides.is_empty()
+            && self.breakers.is_empty()
     }
 
-    /// Instances as the detector remembers them, at this moment of the wall clock.
-    pub fn of(policy: &str, remembered: Vec<Remembered>, now: WallMs) -> Self {
-        let instances = remembered.into_iter();
-        let instances = instances.map(|one| (one.address.to_string(), keep(one, now)));
+    /// Instances as the detectors remember them, at this moment of the wall clock.
+    pub fn of(
+        policy: &str,
+        whole: Vec<Remembered>,
+        lanes: Vec<RememberedLane>,
+        now: WallMs,
+    ) -> Self {
+        let routes = lanes.into_iter().map(|lane| KeptRoute {
+            route: lane.route.map(|name| name.to_string()),
+            instances: keep_all(lane.instances, now),
+        });
         Self {
             policy: policy.to_owned(),
-            instances: instances.collect(),
+            instances: keep_all(whole, now),
+            routes: routes.collect(),
             breakers: Vec::new(),
             overrides: Vec::new(),
         }
@@ -198,11 +224,20 @@ impl KeptUpstream {
 
     /// The same back. What is no address, or makes no sense, is left out.
     pub fn recall(&self, now: WallMs) -> Vec<Remembered> {
-        let one = |(address, kept): (&String, &KeptInstance)| {
-            let address = Address::parse(address).ok()?;
-            Some(recall(address, kept, now))
-        };
-        self.instances.iter().filter_map(one).collect()
+        recall_all(&self.instances, now)
+    }
+
+    /// What routes know, back.
+    pub fn recall_lanes(&self, now: WallMs) -> Vec<RememberedLane> {
+        let lanes = self.routes.iter().map(|kept| RememberedLane {
+            route: kept.route.as_deref().map(Arc::from),
+            instances: recall_all(&kept.instances, now),
+        });
+        lanes.collect()
+    }
+
+    fn of_routes(&self) -> usize {
+        self.routes.iter().map(|route| route.instances.len()).sum()
     }
 }
 
@@ -234,7 +269,9 @@ pub fn render(kept: &Kept, max: u64) -> Vec<u8> {
         let Some(largest) = cut
             .upstreams
             .iter()
-            .max_by_key(|(_, upstream)| upstream.instances.len() + upstream.overrides.len())
+            .max_by_key(|(_, upstream)| {
+                upstream.instances.len() + upstream.of_routes() + upstream.overrides.len()
+            })
             .map(|(name, _)| name.clone())
             .filter(|_| !fits)
         else {
@@ -245,10 +282,17 @@ pub fn render(kept: &Kept, max: u64) -> Vec<u8> {
 }
 
 fn cut_down(kept: &mut Kept) {
-    let count = |kept: &Kept| -> usize { kept.upstreams.values().map(|u| u.instances.len()).sum() };
+    let count = |kept: &Kept| -> usize {
+        let upstreams = kept.upstreams.values();
+        upstreams.map(|u| u.instances.len() + u.of_routes()).sum()
+    };
     if count(kept) > MAX_INSTANCES {
         for upstream in kept.upstreams.values_mut() {
-            upstream.instances.retain(|_, i| i.ejection.is_some());
+            let routes = upstream.routes.iter_mut();
+            let all = routes.map(|route| &mut route.instances);
+            for instances in all.chain([&mut upstream.instances]) {
+                instances.retain(|_, i| i.ejection.is_some());
+            }
         }
     }
     while kept.upstreams.len() > MAX_UPSTREAMS || count(kept) > MAX_INSTANCES {
@@ -256,6 +300,20 @@ fn cut_down(kept: &mut Kept) {
             return;
         }
     }
+}
+
+fn keep_all(all: Vec<Remembered>, now: WallMs) -> BTreeMap<String, KeptInstance> {
+    let all = all.into_iter();
+    all.map(|one| (one.address.to_string(), keep(one, now)))
+        .collect()
+}
+
+fn recall_all(all: &BTreeMap<String, KeptInstance>, now: WallMs) -> Vec<Remembered> {
+    let one = |(address, kept): (&String, &KeptInstance)| {
+        let address = Address::parse(address).ok()?;
+        Some(recall(address, kept, now))
+    };
+    all.iter().filter_map(one).collect()
 }
 
 fn keep(one: Remembered, now: WallMs) -> KeptInstance {
@@ -364,12 +422,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(one in remembered()) {
-            let upstream = KeptUpstream::of("p", vec![one.clone()], NOW);
+        fn what_is_written_is_read(one in remembered(), other in remembered(), named: bool) {
+            let lane = RememberedLane {
+                route: named.then(|| Arc::from("pay")),
+                instances: vec![other],
+            };
+            let upstream = KeptUpstream::of("p", vec![one.clone()], vec![lane.clone()], NOW);
             let kept = Kept::new(NOW, BTreeMap::from([("orders".to_owned(), upstream)]));
             let read = parse(&render(&kept, u64::MAX)).unwrap();
             prop_assert_eq!(&read, &kept);
             prop_assert_eq!(read.upstreams["orders"].recall(NOW), vec![one]);
+            prop_assert_eq!(read.upstreams["orders"].recall_lanes(NOW), vec![lane]);
         }
 
         #[test]
@@ -415,7 +478,12 @@ mod tests {
                 ejection: None,
                 memory: None,
             };
-            KeptUpstream::of("p", (1..=n).map(one).collect(), NOW)
+            let all: Vec<Remembered> = (1..=n).map(one).collect();
+            let lane = RememberedLane {
+                route: None,
+                instances: all,
+            };
+            KeptUpstream::of("p", Vec::new(), vec![lane], NOW)
         };
         let upstreams = [("a", 2), ("b", 50), ("c", 1)];
         let upstreams = upstreams.map(|(name, n)| (name.to_owned(), upstream(n)));

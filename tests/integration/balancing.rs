@@ -319,3 +319,48 @@ fn a_subset_serves_alone_and_is_replaced_only_where_that_is_allowed() {
         eventually("the other version", || names(&counts(&proxy, 5)) == ["v1"]);
     }
 }
+
+#[test]
+fn near_ones_that_the_registry_calls_unhealthy_are_capacity_that_is_missing() {
+    let near: Vec<Named> = (0..3).map(|n| Named::start(&format!("near-{n}"))).collect();
+    let far: Vec<Named> = (0..2).map(|n| Named::start(&format!("far-{n}"))).collect();
+    let host = |one: &Named, zone: &str, healthy: bool| {
+        let at = one.stub.address;
+        let ip = at.ip().to_string();
+        serde_json::json!({"ip": ip, "port": at.port(), "healthy": healthy, "metadata": {"zone": zone}})
+    };
+    let near = near.iter().zip([true, false, false]);
+    let near = near.map(|(one, healthy)| host(one, "a", healthy));
+    let hosts: Vec<Value> = near
+        .chain(far.iter().map(|one| host(one, "b", true)))
+        .collect();
+    let list = serde_json::json!({"name": "svc", "hosts": hosts, "cacheMillis": 3000}).to_string();
+    let registry = Stub::answering(format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{list}",
+        list.len()
+    ));
+    let at = registry.address;
+    let proxy = Config::default()
+        .top("app: {zone: a}")
+        .top(&format!(
+            "registries: {{n: {{kind: nacos, protocol: http, servers: [\"{at}\"]}}}}"
+        ))
+        .any_service(
+            "svc",
+            "registry: n\nlocality: {prefer: zone}\nload_balancer: random",
+        )
+        .start();
+    let all = counts(&proxy, 200);
+    assert!(
+        all.keys()
+            .all(|name| name == "near-0" || name.starts_with("far")),
+        "{all:?}"
+    );
+    // A third of three: 33 of 70, so about half of the traffic goes on.
+    let to_far: usize = all
+        .iter()
+        .filter(|(name, _)| name.starts_with("far"))
+        .map(|(_, n)| n)
+        .sum();
+    assert!((60..140).contains(&to_far), "{all:?}");
+}

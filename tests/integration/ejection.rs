@@ -198,7 +198,18 @@ fn a_bad_route_loses_the_instance_and_the_others_keep_it() {
             .iter()
             .any(|l| l["event"] == "instance_restored" && l["route"] == "pay")
     });
+    let probes = "outrigger_recovery_probes_total";
+    assert_eq!(proxy.metric(probes, &["result=\"good\""]), 1);
     let lines = proxy.lines();
+    let failed = lines
+        .iter()
+        .filter(|l| l["event"] == "probe_failed")
+        .count() as u64;
+    let counted = ["failed", "expired"].map(|result| {
+        let label = format!("result=\"{result}\"");
+        proxy.metric(probes, &[&label])
+    });
+    assert_eq!(counted.iter().sum::<u64>(), failed, "of routes too");
     let whole = lines
         .iter()
         .any(|l| l["event"] == "instance_ejected" && l["route"].is_null());

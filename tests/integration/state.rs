@@ -182,3 +182,129 @@ fn a_state_file_in_a_folder_that_is_not_there_is_told_at_the_start() {
     let why = event["why"].as_str().unwrap();
     assert!(why.contains("none does not exist"), "{event}");
 }
+
+/// One instance of three answers 503 under `/pay`, and two routes judge for themselves.
+struct ByRoute {
+    place: tempfile::TempDir,
+    bad: Stub,
+    _good: [Stub; 2],
+}
+
+impl ByRoute {
+    fn new() -> Self {
+        let bad = Stub::script(|peer| {
+            while let Some(request) = peer.request() {
+                let status = match request.target() {
+                    "/pay" => "503 No",
+                    _ => "200 OK",
+                };
+                peer.send(format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n"));
+            }
+        });
+        let good = [Stub::ok(), Stub::ok()];
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir(place.path().join("policies")).unwrap();
+        let all = [good[0].address, good[1].address, bad.address];
+        let routes = "load_balancer: round_robin\n\
+            routes: [{name: pay, match: {path: /pay}}, {name: list, match: {path: /list}}]";
+        let config = Config::svc_with(&all, routes).top("state_file: ./state.json");
+        fs::write(place.path().join("outrigger.yaml"), config.text()).unwrap();
+        let setup = Self {
+            place,
+            bad,
+            _good: good,
+        };
+        setup.judge("route");
+        setup
+    }
+
+    fn judge(&self, scope: &str) {
+        let policy = format!("{POLICY}    scope: {scope}\n");
+        fs::write(self.place.path().join("policies/quick.yaml"), policy).unwrap();
+    }
+
+    fn start(&self) -> Proxy {
+        Proxy::start_at(&self.place.path().join("outrigger.yaml"))
+    }
+
+    fn seen(&self, path: &str) -> usize {
+        let all = self.bad.requests();
+        all.iter().filter(|r| r.target() == path).count()
+    }
+
+    /// Has lost the bad instance for `/pay`, and it is written down.
+    fn ejecting(&self) -> Proxy {
+        let proxy = self.start();
+        let mut client = Client::connect(proxy.address);
+        eventually("the ejection", || {
+            assert_eq!(client.get("/pay").status(), 200);
+            assert_eq!(client.get("/list").status(), 200);
+            let lines = proxy.lines();
+            lines
+                .iter()
+                .any(|l| l["event"] == "instance_ejected" && l["route"] == "pay")
+        });
+        let file = self.place.path().join("state.json");
+        eventually("the state file", || holds(&file, "next_probe"));
+        proxy
+    }
+}
+
+#[test]
+fn what_a_route_ejected_survives_a_restart_and_the_other_routes_keep_it() {
+    let setup = ByRoute::new();
+    for signal in ["TERM", "KILL"] {
+        let mut proxy = setup.ejecting();
+        if signal == "TERM" {
+            proxy.signal("TERM");
+            assert_eq!(proxy.ended().code(), Some(0));
+        }
+        drop(proxy);
+        let (pays, lists) = (setup.seen("/pay"), setup.seen("/list"));
+        let proxy = setup.start();
+        let recalled = proxy.wait_for_event("ejection_recalled");
+        assert_eq!(recalled["instance"], setup.bad.address.to_string());
+        assert_eq!(
+            (&recalled["route"], &recalled["ejected"]),
+            (&"pay".into(), &true.into())
+        );
+        let message = recalled["msg"].as_str().unwrap();
+        assert!(message.contains(" of svc/pay stays ejected"), "{message}");
+        let mut client = Client::connect(proxy.address);
+        for _ in 0..12 {
+            assert_eq!(client.get("/pay").status(), 200);
+            assert_eq!(client.get("/list").status(), 200);
+        }
+        assert_eq!(
+            setup.seen("/pay"),
+            pays,
+            "{signal}: no request before its probe"
+        );
+        assert!(
+            setup.seen("/list") >= lists + 2,
+            "{signal}: as a whole it is in"
+        );
+        drop(proxy);
+        fs::remove_file(setup.place.path().join("state.json")).unwrap();
+    }
+}
+
+#[test]
+fn what_routes_ejected_ends_where_routes_are_no_longer_judged() {
+    let setup = ByRoute::new();
+    drop(setup.ejecting());
+    setup.judge("upstream");
+    let pays = setup.seen("/pay");
+    let proxy = setup.start();
+    proxy.wait_for_event("state_loaded");
+    let mut client = Client::connect(proxy.address);
+    for _ in 0..3 {
+        assert_eq!(client.get("/pay").status(), 200, "retried elsewhere");
+    }
+    assert!(setup.seen("/pay") > pays);
+    let told = proxy
+        .lines()
+        .iter()
+        .any(|l| l["event"] == "ejection_recalled");
+    assert!(!told);
+}

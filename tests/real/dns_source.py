@@ -11,7 +11,7 @@ import sys
 import time
 
 import source_matrix as matrix
-from source_matrix import seconds, until
+from source_matrix import call, seconds, until
 
 ZONE = "outrigger.test"
 
@@ -50,6 +50,9 @@ class Dns(matrix.Server):
             "addresses": f"{{registry_name: 'many.{ZONE}:8080'}}",
             "alias": f"{{registry_name: 'alias.{ZONE}:8080'}}",
             "broken": "{registry_name: 'x.broken.test:8080'}",
+            # Of two tiers of two: who finds the first one dead has a third try.
+            "failover": f"{{registry_name: {self.record('failover')}.{ZONE}, retry: {{max_attempts: 3}}, "
+                     "health_check: {tcp: true, interval: 500ms, timeout: 500ms}}",
         }
         return {**srv, **more}
 
@@ -113,6 +116,47 @@ class Run(matrix.Matrix):
             count, bad = self.traffic.failures(start)
             report.row(f"{what} is over: not stale", took, count, len(bad))
             check(took is not None and not bad, f"{what} is over", f"{seconds(took)}, {len(bad)} of {count} failed")
+        self.tiers()
+
+    def tiers(self):
+        """Records of two priorities: the second tier serves while the first one is dead, and only then."""
+        server, proxy, check, traffic = self.server, self.proxy, self.report.check, self.traffic
+        first, second = {traffic.open(), traffic.open()}, {traffic.open(), traffic.open()}
+
+        def publish(*tiers):
+            ports = [(priority, address.rsplit(":", 1)[1]) for priority, tier in tiers for address in sorted(tier)]
+            records = [f"{priority} 10 {port} here" for priority, port in ports]
+            server.script("zone.sh", "set", server.record("failover"), "1", "SRV", *records)
+
+        def answers(count=20):
+            done = [call(proxy.listen, "GET", "/", headers={"x-outrigger-upstream": "failover", "Host": "x"}) for _ in range(count)]
+            seen.extend(done)
+            return {body.decode() for status, body in done if status == 200}
+
+        seen = []
+        publish((10, first), (20, second))
+        took = until(lambda: len(proxy.usable("failover")) == 4, server.change_s)
+        check(took is not None and answers(40) == first, "SRV: the first tier takes all", seconds(took))
+        for address in first:
+            traffic.crash(address)
+        took = until(lambda: answers() == second, 10)
+        self.report.row("the first tier dies: the second takes all", took, len(seen), failed(seen))
+        check(took is not None and not failed(seen), "SRV: the second tier stands in, nothing failed", seconds(took))
+        seen.clear()
+        for address in first:
+            host, port = address.rsplit(":", 1)
+            traffic.open(host, int(port))
+        # Those that were ejected meanwhile wait for their probe.
+        took = until(lambda: answers() == first, 90)
+        self.report.row("the first tier is back and takes all", took, len(seen), failed(seen))
+        check(took is not None and not failed(seen), "SRV: the first tier takes all again", seconds(took))
+        publish((20, second))
+        took = until(lambda: answers() == second, server.change_s)
+        check(took is not None, "SRV: the tier that is left takes all", seconds(took))
+
+
+def failed(answers):
+    return sum(status != 200 for status, _ in answers)
 
 
 if __name__ == "__main__":

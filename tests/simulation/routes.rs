@@ -91,6 +91,7 @@ impl Storm {
             88..92 => self.command(),
             92..93 => self.reload(),
             93..94 => self.set_routes(),
+            94..95 => self.restart(),
             _ => self.both(&Input::Tick),
         }
         self.holds();
@@ -232,6 +233,25 @@ impl Storm {
         self.both(&Input::Policy(Some(Arc::clone(&self.policy))));
     }
 
+    /// Another process takes over what this one knew, under the same policy or another one.
+    fn restart(&mut self) {
+        self.both(&Input::Tick);
+        let (known, known_of_routes) = (self.whole.remembered(), self.lanes.remembered());
+        if self.rng.bool() {
+            self.policy = Arc::new(any_policy(&mut self.rng, Mode::Enforce));
+        }
+        let now = Timestamp::from_millis(self.now);
+        let (policy, jitter) = (Arc::clone(&self.policy), Jitter::new(self.rng.u64(..), 10));
+        self.whole = Detector::new(policy, self.facts, jitter.clone(), now);
+        self.lanes = Lanes::new(jitter);
+        self.in_flight.clear();
+        self.endpoints.clear();
+        self.set_routes();
+        self.whole.handle(Input::Seed(known), now);
+        self.lanes.seed(known_of_routes, now);
+        self.flap(false);
+    }
+
     fn set_routes(&mut self) {
         let all = ["a", "b", "c", "d", "e"];
         let routes: Vec<Arc<str>> = all
@@ -290,6 +310,11 @@ impl Storm {
             Effect::Restore(_) if slot == 0 => "whole back",
             Effect::Restore(_) => "back for a route",
             Effect::Suppress(_) => "suppressed",
+            Effect::Recalled {
+                next_trial: Some(_),
+                ..
+            } if slot > 0 => "recalled for a route",
+            Effect::Recalled { .. } if slot > 0 => "no room for it any more",
             _ => return,
         };
         *self.seen.entry(what).or_default() += 1;
@@ -386,6 +411,8 @@ fn no_order_of_events_leaves_a_route_without_an_instance() {
             "whole back",
             "back for a route",
             "suppressed",
+            "recalled for a route",
+            "no room for it any more",
         ] {
             assert!(seen.contains_key(what), "never seen: {what} in {seen:?}");
         }

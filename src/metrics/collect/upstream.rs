@@ -145,6 +145,7 @@ fn of_upstream(upstream: &UpstreamStatus) -> BTreeMap<Key, Sample> {
         let count = summary.states.get(state).copied().unwrap_or(0);
         set(&names::INSTANCES, &[state], Sample::Value(count as f64));
     }
+    checks(upstream, &mut set);
     let limit = Sample::Value(summary.ejection_limit as f64);
     set(&names::EJECTION_LIMIT, &[], limit);
     decisions(upstream, &mut set);
@@ -181,6 +182,22 @@ fn of_route(route: &RouteStatus, set: &mut dyn FnMut(&Family, &[&str], Sample)) 
         &[name],
         Sample::count(reading.retries),
     );
+}
+
+/// What active checks say, where there are any.
+fn checks(upstream: &UpstreamStatus, set: &mut dyn FnMut(&Family, &[&str], Sample)) {
+    for (result, count) in &upstream.decisions.checks {
+        set(&names::HEALTH_CHECKS, &[result], Sample::count(*count));
+    }
+    let verdicts = upstream.instances.iter().filter_map(|i| i.check_passes);
+    let (passing, failing): (Vec<bool>, Vec<bool>) = verdicts.partition(|passes| *passes);
+    if passing.is_empty() && failing.is_empty() {
+        return;
+    }
+    for (state, all) in [("passing", passing), ("failing", failing)] {
+        let count = Sample::Value(all.len() as f64);
+        set(&names::CHECKED_INSTANCES, &[state], count);
+    }
 }
 
 fn decisions(upstream: &UpstreamStatus, set: &mut dyn FnMut(&Family, &[&str], Sample)) {

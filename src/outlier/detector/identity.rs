@@ -133,6 +133,9 @@ impl Detector {
         let ejected = self.ejected.remove(&address);
         instance.abnormal_since = None;
         instance.slow = None;
+        instance.routes = None;
+        // When it comes back it is checked as a new one is.
+        instance.check_passes = true;
         instance.suppressed = None;
         instance.calm_since = None;
         // The lease ends without a verdict: same k, same next probe.

@@ -151,6 +151,12 @@ impl Detector {
         Some((state_of(instance), disabled, instance.ramp_start))
     }
 
+    /// Whether its active checks pass; so too before the first, and of an unknown one.
+    pub fn check_passes(&self, address: &Address) -> bool {
+        let instance = self.instances.get(address);
+        instance.is_none_or(|instance| instance.check_passes)
+    }
+
     /// Whether an operator's `hold` and `disable` are in force, also for an address that is away.
     pub fn pins(&self, address: &Address) -> (bool, bool) {
         let held = self.holds.contains_key(address);

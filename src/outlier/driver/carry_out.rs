@@ -7,7 +7,7 @@ use super::memory::touches;
 use super::{Driver, report};
 use crate::endpoint::Address;
 use crate::endpoint::instance::Standing;
-use crate::outlier::detector::{Effect, TrialKind};
+use crate::outlier::detector::{Effect, RestoredBy, TrialKind};
 
 /// Upper bounds of the ejection durations, in seconds.
 const DURATIONS_S: [u64; 7] = [30, 60, 120, 300, 600, 1800, 3600];
@@ -19,6 +19,7 @@ impl Driver {
         self.settle_lanes();
         self.settle_book();
         self.tell_breakers();
+        self.tell_untold();
         let now = self.clock.now();
         if self.publish_due || self.publish_at.is_some_and(|at| at <= now) {
             self.publish();
@@ -108,13 +109,10 @@ impl Driver {
                 record_duration(&mut decisions.durations, restored.ejected_for);
                 decisions.duration_sum_s += restored.ejected_for.as_secs_f64();
             }
-            Effect::TrialFailed(failed) => {
-                let result = if failed.expired { "expired" } else { "failed" };
-                *decisions.probes.entry(result).or_default() += 1;
-            }
-            Effect::TrialIgnored { .. } => *decisions.probes.entry("ignored").or_default() += 1,
-            Effect::TrialPassed { .. } => *decisions.probes.entry("good").or_default() += 1,
-            Effect::CapZero(_)
+            Effect::TrialFailed(_)
+            | Effect::TrialIgnored { .. }
+            | Effect::TrialPassed { .. }
+            | Effect::CapZero(_)
             | Effect::CorrelatedFailure { .. }
             | Effect::InstanceLeft { .. }
             | Effect::LastResort { .. }
@@ -127,11 +125,23 @@ impl Driver {
             | Effect::StartTrial(_)
             | Effect::WithdrawOffer { .. } => {}
         }
-        if let Effect::Restore(restored) = effect
-            && restored.restored_by == crate::outlier::detector::RestoredBy::Probe
+        self.count_probe(effect);
+    }
+
+    /// The result of a probe, if it is one; those of routes count with the others.
+    pub(super) fn count_probe(&mut self, effect: &Effect) {
+        let result = if let Effect::TrialFailed(failed) = effect {
+            if failed.expired { "expired" } else { "failed" }
+        } else if matches!(effect, Effect::TrialIgnored { .. }) {
+            "ignored"
+        } else if matches!(effect, Effect::TrialPassed { .. })
+            || matches!(effect, Effect::Restore(restored) if restored.restored_by == RestoredBy::Probe)
         {
-            *decisions.probes.entry("good").or_default() += 1;
-        }
+            "good"
+        } else {
+            return;
+        };
+        *self.decisions.probes.entry(result).or_default() += 1;
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::verdicts::Turned;
 use super::{Checked, Driver, Member};
 use crate::clock::Timestamp;
 use crate::config::types::{HealthCheck, HealthCheckKind, Protocol};
@@ -18,7 +19,7 @@ use crate::health::counter::HealthCounter;
 use crate::health::expect::Expectation;
 use crate::health::grpc::WatchEnd;
 use crate::health::schedule::Schedule;
-use crate::outlier::{Input, LeaseId, OutcomeClass};
+use crate::outlier::{LeaseId, OutcomeClass};
 use crate::protocol::grpc_health::Serving;
 
 /// Checks of one upstream that run at a time: with a time-out of a second this many hung instances a
@@ -28,10 +29,6 @@ const MOST: usize = 256;
 const MOST_PROGRAMS: usize = 16;
 /// Instances of one upstream that are watched; the others have their periodic checks.
 const MOST_WATCHED: usize = 1024;
-/// Up to this many instances each turn of a check is published at once; of more, all turns within
-/// [`TOGETHER`] are: when a thousand turn in a second, a snapshot for each would be all we do.
-const SMALL: usize = 256;
-const TOGETHER: Duration = Duration::from_millis(100);
 /// Ended checks that are read in one go.
 const BATCH: usize = 512;
 
@@ -45,6 +42,24 @@ pub(super) struct Checks {
     addresses: BTreeMap<u64, Address>,
     tasks: JoinSet<Ended>,
     watched: usize,
+    /// Instances whose verdict is bad.
+    failing: usize,
+}
+
+impl Checks {
+    /// The verdict of an instance has turned.
+    pub(super) const fn verdict_turned(&mut self, passing: bool) {
+        self.failing = match passing {
+            true => self.failing.saturating_sub(1),
+            false => self.failing.saturating_add(1),
+        };
+    }
+
+    /// How many instances pass, and how many are checked.
+    pub(super) fn verdicts(&self) -> (usize, usize) {
+        let checked = self.addresses.len();
+        (checked.saturating_sub(self.failing), checked)
+    }
 }
 
 /// A periodic check that has ended.
@@ -59,6 +74,9 @@ pub(super) struct Ended {
 pub(super) struct Health {
     pub(super) counter: HealthCounter,
     pub(super) message: String,
+    pub(super) failing_since: Option<Timestamp>,
+    /// When the end of a watch last was a reason to check at once.
+    hurried: Option<Timestamp>,
     watch: Watching,
 }
 
@@ -70,6 +88,24 @@ enum Watching {
     On(AbortHandle),
     /// The server cannot.
     Unsupported,
+}
+
+impl Health {
+    /// Before the first check under these settings.
+    fn begin(settings: &HealthCheck, before: Option<&Self>) -> Self {
+        let counter = HealthCounter::new(settings.rise, settings.fall);
+        let (counter, message) = match before {
+            Some(before) => (counter.passing_as(before.counter), before.message.clone()),
+            None => (counter, "not checked yet".to_owned()),
+        };
+        Self {
+            counter,
+            message,
+            failing_since: before.and_then(|before| before.failing_since),
+            hurried: None,
+            watch: Watching::No,
+        }
+    }
 }
 
 impl Drop for Health {
@@ -103,29 +139,34 @@ pub(super) async fn ended(checks: &mut Option<Checks>) -> Vec<Ended> {
 }
 
 impl Driver {
-    /// The settings of checks have changed.
+    /// The settings of checks have changed. What the check before said of an instance holds until the
+    /// new one has said something: one that failed gets no requests meanwhile.
     pub(super) fn restart_checks(&mut self) {
+        self.checks = None;
+        if self.service.health_check.is_some() {
+            self.start_missing_checks();
+            return;
+        }
         let mut cleared = Vec::new();
         for (address, member) in &mut self.members {
-            if member
-                .health
-                .take()
-                .is_some_and(|health| !health.counter.passing())
-            {
-                cleared.push((address.clone(), true));
+            let health = member.health.take();
+            if let Some(health) = health.filter(|health| !health.counter.passing()) {
+                let why = "it is no longer checked".to_owned();
+                cleared.push(Turned {
+                    cleared: health.failing_since,
+                    ..Turned::new(address.clone(), true, why)
+                });
             }
         }
-        self.checks = None;
-        // Without a check, and before the first one, an instance counts as passing.
         self.turn(cleared);
-        self.start_missing_checks();
     }
 
     pub(super) fn start_missing_checks(&mut self) {
         let Some(settings) = self.service.health_check.clone() else {
             return;
         };
-        if self.checks.is_none() {
+        let anew = self.checks.is_none();
+        if anew {
             let programs = matches!(settings.kind, HealthCheckKind::Exec(_));
             self.checks = Some(Checks {
                 check: self.configured_check(&settings),
@@ -134,6 +175,7 @@ impl Driver {
                 addresses: BTreeMap::new(),
                 tasks: JoinSet::new(),
                 watched: 0,
+                failing: 0,
             });
         }
         let now = self.clock.now();
@@ -141,14 +183,13 @@ impl Driver {
             return;
         };
         for (address, member) in &mut self.members {
-            if member.health.is_some() {
+            if !anew && member.health.is_some() {
                 continue;
             }
-            member.health = Some(Health {
-                counter: HealthCounter::new(settings.rise, settings.fall),
-                message: "not checked yet".to_owned(),
-                watch: Watching::No,
-            });
+            let health = Health::begin(&settings, member.health.as_ref());
+            checks.failing += usize::from(!health.counter.passing());
+            // The watch of before ends with its settings.
+            member.health = Some(health);
             checks.addresses.insert(member.instance.id, address.clone());
             checks.schedule.add(member.instance.id, now);
         }
@@ -159,9 +200,14 @@ impl Driver {
         if let Some(checks) = &mut self.checks {
             checks.schedule.remove(member.instance.id);
             checks.addresses.remove(&member.instance.id);
-            let watched = member.health.as_ref();
-            if watched.is_some_and(|health| matches!(health.watch, Watching::On(_))) {
+            let Some(health) = &member.health else {
+                return;
+            };
+            if matches!(health.watch, Watching::On(_)) {
                 checks.watched = checks.watched.saturating_sub(1);
+            }
+            if !health.counter.passing() {
+                checks.failing = checks.failing.saturating_sub(1);
             }
         }
     }
@@ -208,34 +254,25 @@ impl Driver {
             let Some(health) = health else { continue };
             let good = verdict.is_good();
             let counts = verdict.class != OutcomeClass::Ignored;
+            let result = match verdict.class {
+                OutcomeClass::Success => "good",
+                OutcomeClass::NetworkError | OutcomeClass::BusinessError => "failed",
+                OutcomeClass::Ignored => "ignored",
+            };
+            *self.decisions.checks.entry(result).or_default() += 1;
             if health.message != verdict.message {
                 health.message = verdict.message;
             }
             if counts && let Some(passing) = health.counter.record(good) {
-                turned.push((address.clone(), passing));
+                turned.push(Turned::new(
+                    address.clone(),
+                    passing,
+                    health.message.clone(),
+                ));
             }
             self.watch_if_possible(&address, instance);
         }
         self.turn(turned);
-    }
-
-    /// Verdicts have changed.
-    fn turn(&mut self, turned: Vec<(Address, bool)>) {
-        if turned.is_empty() {
-            return;
-        }
-        self.feed();
-        let now = self.clock.now();
-        for (address, passing) in turned {
-            let check = Input::Check { address, passing };
-            self.tell_lanes(&check, now);
-            self.detector.handle(check, now);
-        }
-        if self.members.len() <= SMALL {
-            self.publish_due = true;
-        } else {
-            self.publish_at.get_or_insert(now + TOGETHER);
-        }
     }
 
     /// Watches an instance that is checked by gRPC and not watched yet. After each check, so that
@@ -292,7 +329,8 @@ impl Driver {
                 health.message = format!("{} (watched)", serving.as_str());
                 let passing = serving == Serving::Serving;
                 if health.counter.set(passing) {
-                    self.turn(vec![(address, passing)]);
+                    let why = health.message.clone();
+                    self.turn(vec![Turned::new(address, passing, why)]);
                 }
             }
             Heard::End(end) => {
@@ -304,8 +342,14 @@ impl Driver {
                     health.watch = Watching::Unsupported;
                 } else {
                     health.watch = Watching::No;
-                    // It may be gone; the check knows.
-                    checks.schedule.hurry(instance, now);
+                    // It may be gone; the check knows. Once in an interval: who cannot be watched, or is
+                    // down, is not asked over and over.
+                    let interval = self.service.health_check.as_ref().map(|s| s.interval);
+                    let pause = interval.unwrap_or_default();
+                    if health.hurried.is_none_or(|at| now.since(at) >= pause) {
+                        health.hurried = Some(now);
+                        checks.schedule.hurry(instance, now);
+                    }
                 }
             }
         }

@@ -9,7 +9,8 @@ use super::publish::in_subset;
 use super::{Checked, Driver, Member, Story};
 use crate::clock::Timestamp;
 use crate::config::types::SubsetFallback;
-use crate::endpoint::instance::{FailureRecord, Instance, Standing};
+use crate::endpoint::failures::FailureRecord;
+use crate::endpoint::instance::{Instance, Standing};
 use crate::endpoint::{Address, Endpoint};
 use crate::outlier::detector::Outcome;
 use crate::outlier::{Input, OutcomeClass, RoutableEndpoint};
@@ -53,7 +54,7 @@ impl Driver {
     fn feed_failures(&mut self) {
         let mut records: Vec<(Address, FailureRecord)> = Vec::new();
         for (address, member) in &self.members {
-            let unread = member.instance.take_failures();
+            let unread = member.instance.failures.take();
             records.extend(unread.into_iter().map(|record| (address.clone(), record)));
         }
         records.sort_by_key(|(_, record)| record.seen_at);

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::memory::touches;
 use super::{Driver, JITTER_PERCENT, facts_of, report};
 use crate::clock::Timestamp;
 use crate::endpoint::Address;
-use crate::endpoint::instance::FailureRecord;
+use crate::endpoint::failures::FailureRecord;
 use crate::outlier::detector::{Effect, Outcome, OverrideKind, StateView, TrialKind};
 use crate::outlier::lanes::{Lane, Lanes};
 use crate::outlier::policy::Scope;
@@ -69,7 +70,7 @@ impl Driver {
         for member in self.members.values_mut() {
             for slot in &new {
                 if let Some(ledger) = member.instance.known_ledger(*slot) {
-                    drop(ledger.take_failures());
+                    drop(ledger.failures.take());
                     member.lanes.insert(*slot, ledger.successes());
                 }
             }
@@ -160,7 +161,7 @@ impl Driver {
                 let Some(ledger) = member.instance.known_ledger(*slot) else {
                     continue;
                 };
-                let unread = ledger.take_failures();
+                let unread = ledger.failures.take();
                 records.extend(unread.into_iter().map(|r| (address.clone(), *slot, r)));
             }
         }
@@ -257,6 +258,10 @@ impl Driver {
             let route = route.unwrap_or_else(|| Arc::from(REST));
             self.apply_lane_effect(slot, &effect);
             self.count_of_route(&route, &effect);
+            self.count_probe(&effect);
+            if touches(&effect) {
+                self.touched.notify_one();
+            }
             if is_told(&effect) {
                 self.telling_of = Some(route);
                 report::report(self, &effect);
@@ -318,9 +323,10 @@ impl Driver {
                     next_trial,
                     trial,
                     at,
+                    out_before,
                     ..
                 } => {
-                    let since = report::span(self.clock.now().since(at));
+                    let since = report::span(self.clock.now().since(at) + out_before);
                     let (state, verb) = match (observed, trial) {
                         (true, _) => ("healthy", "would be ejected"),
                         (false, None) => ("ejected", "ejected"),
@@ -381,6 +387,7 @@ const fn is_told(effect: &Effect) -> bool {
         effect,
         Effect::Eject(_)
             | Effect::WouldEject(_)
+            | Effect::Recalled { .. }
             | Effect::Restore(_)
             | Effect::WouldRestore(_)
             | Effect::Suppress(_)

@@ -6,6 +6,7 @@ use crate::clock::wall_now;
 use crate::endpoint::instance::Standing;
 use crate::outlier::Input;
 use crate::outlier::detector::Effect;
+use crate::outlier::lanes::Lanes;
 use crate::state_file::format::{KeptUpstream, WallMs};
 
 impl Driver {
@@ -14,22 +15,29 @@ impl Driver {
         let Some(recalled) = self.recalled.take() else {
             return;
         };
+        let now = self.clock.now();
         if !recalled.instances.is_empty() {
-            let now = self.clock.now();
             self.detector.handle(Input::Seed(recalled.instances), now);
+        }
+        // Unless routes are no longer judged.
+        if let Some(lanes) = &mut self.lanes {
+            lanes.seed(recalled.lanes, now);
         }
     }
 
     /// What another process should know. Before the first set: what an earlier one knew.
     pub(super) fn remember(&self) -> KeptUpstream {
         let now = WallMs::from(wall_now());
-        let remembered = match &self.recalled {
-            Some(recalled) => recalled.instances.clone(),
-            None => self.detector.remembered(),
+        let (whole, lanes) = match &self.recalled {
+            Some(recalled) => (recalled.instances.clone(), recalled.lanes.clone()),
+            None => {
+                let lanes = self.lanes.as_ref().map(Lanes::remembered);
+                (self.detector.remembered(), lanes.unwrap_or_default())
+            }
         };
         KeptUpstream {
             breakers: self.remember_breakers(now),
-            ..KeptUpstream::of(&self.policy.name, remembered, now)
+            ..KeptUpstream::of(&self.policy.name, whole, lanes, now)
         }
     }
 

@@ -84,7 +84,7 @@ impl Driver {
         let any_passes = offered.iter().any(|o| !o.out && passes(o.member));
         let all = !any_passes && self.service.when_all_unhealthy == WhenAllUnhealthy::UseAll;
         let balancing = &self.service.balancing;
-        let candidates: Vec<Candidate> = offered
+        let mut candidates: Vec<Candidate> = offered
             .iter()
             .map(|o| Candidate {
                 weight: o.member.endpoint.weight.thousandths(),
@@ -95,6 +95,14 @@ impl Driver {
             .collect();
         let preferred = candidates.iter().filter(|c| c.in_subset);
         let preferred = preferred.map(|c| c.rank).min();
+        // Behind those that are offered: they take nothing.
+        let missing = self.members.values().filter(|m| is_missing(m));
+        candidates.extend(missing.map(|member| Candidate {
+            weight: member.endpoint.weight.thousandths(),
+            usable: false,
+            in_subset: in_subset(&member.endpoint, balancing),
+            rank: rank(&member.endpoint, balancing),
+        }));
         let spread = levels::spread(&candidates, balancing.locality.min_percent);
         let mut entries = Vec::with_capacity(routable);
         let mut places = Vec::with_capacity(routable);
@@ -238,6 +246,13 @@ pub(super) fn in_subset(endpoint: &Endpoint, balancing: &Balancing) -> bool {
         let mut wanted = subset.metadata.iter();
         wanted.all(|(key, value)| endpoint.metadata.get(key) == Some(value))
     })
+}
+
+/// Capacity of its level that is not there: the registry calls it unhealthy.
+fn is_missing(member: &Member) -> bool {
+    let endpoint = &member.endpoint;
+    let wanted = endpoint.enabled && !endpoint.draining && !endpoint.weight.is_zero();
+    wanted && !endpoint.healthy && !member.routable && !member.outside
 }
 
 fn rank(endpoint: &Endpoint, balancing: &Balancing) -> Rank {

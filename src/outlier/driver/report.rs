@@ -302,8 +302,9 @@ fn recalled(
     observed: bool,
     (failures, calls): (u64, u64),
 ) {
-    let name = driver.upstream.name.clone();
-    if let Some(member) = driver.members.get_mut(address) {
+    let name = place(driver);
+    let whole = driver.telling_of.is_none();
+    if whole && let Some(member) = driver.members.get_mut(address) {
         let why = format!("before the restart {failures} of {calls} calls failed");
         member.story.ejected_because = next_trial.is_some().then_some(why);
     }

@@ -501,3 +501,18 @@ fn a_forced_ejection_that_is_ordered_again_without_force_stays_beside_the_cap() 
     world.at(30_000);
     assert_eq!(world.out(), [1]);
 }
+
+#[test]
+fn one_that_failed_its_checks_and_comes_back_passes_until_its_first_check() {
+    let mut world = World::new(policy(100), 2);
+    world.check(2, false);
+    assert!(!world.detector.instance(&id(2)).unwrap().check_passes);
+    let all = world.endpoints.clone();
+    world.endpoints.truncate(1);
+    world.publish();
+    world.endpoints = all;
+    world.publish();
+    // A good first check is no news, so nothing else would tell.
+    assert_eq!(world.detector.summary().passing, 2);
+    assert!(world.detector.instance(&id(2)).unwrap().check_passes);
+}

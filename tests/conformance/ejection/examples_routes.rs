@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use outrigger::clock::Timestamp;
 use outrigger::outlier::detector::{
-    Effect, Half, Outcome, OverrideKind, RestoredBy, StateView, TrialKind, Trigger,
+    Effect, Half, Outcome, OverrideKind, Remembered, RestoredBy, StateView, TrialKind, Trigger,
 };
-use outrigger::outlier::lanes::{Lanes, MOST_ROUTES};
+use outrigger::outlier::lanes::{Lanes, MOST_ROUTES, RememberedLane};
 use outrigger::outlier::policy::{Mode, Policy, Scope};
 use outrigger::outlier::{
     Detector, Input, Jitter, LeaseId, OutcomeClass, RoutableEndpoint, UpstreamFacts,
@@ -38,6 +38,17 @@ fn names(routes: &[&str]) -> Vec<Arc<str>> {
 
 impl Routes {
     fn new(policy: Policy, instances: u32, routes: &[&str]) -> Self {
+        let list = (1..=instances).map(|n| RoutableEndpoint::new(id(n)));
+        Self::seeded(policy, (Vec::new(), Vec::new()), list.collect(), routes)
+    }
+
+    /// A process that starts with this, and whose registry lists these at once.
+    fn seeded(
+        policy: Policy,
+        (known, known_of_routes): (Vec<Remembered>, Vec<RememberedLane>),
+        list: Vec<RoutableEndpoint>,
+        routes: &[&str],
+    ) -> Self {
         let policy = Arc::new(policy);
         let facts = UpstreamFacts {
             by_route: true,
@@ -50,18 +61,38 @@ impl Routes {
             now: 0,
             log: Vec::new(),
         };
-        let list: Vec<_> = (1..=instances)
-            .map(|n| RoutableEndpoint::new(id(n)))
-            .collect();
-        world
-            .whole
-            .handle(Input::Endpoints(list.clone()), Timestamp::ZERO);
         world
             .lanes
             .set_routes(&names(routes), &policy, facts, Timestamp::ZERO);
+        world.whole.handle(Input::Seed(known), Timestamp::ZERO);
+        world.lanes.seed(known_of_routes, Timestamp::ZERO);
+        world
+            .whole
+            .handle(Input::Endpoints(list.clone()), Timestamp::ZERO);
         world.lanes.set_endpoints(list, Timestamp::ZERO);
         world.settle();
         world
+    }
+
+    /// The process after this one, which lists `instances`.
+    fn restarted(&mut self, policy: Policy, instances: &[u32], routes: &[&str]) -> Self {
+        self.whole.handle(Input::Tick, ms(self.now));
+        self.lanes.handle_all(&Input::Tick, ms(self.now));
+        let known = (self.whole.remembered(), self.lanes.remembered());
+        let list = instances.iter().map(|n| RoutableEndpoint::new(id(*n)));
+        Self::seeded(policy, known, list.collect(), routes)
+    }
+
+    /// The registry lists these from now on.
+    fn list(&mut self, instances: &[u32]) {
+        let list: Vec<_> = instances
+            .iter()
+            .map(|n| RoutableEndpoint::new(id(*n)))
+            .collect();
+        let now = ms(self.now);
+        self.whole.handle(Input::Endpoints(list.clone()), now);
+        self.lanes.set_endpoints(list, now);
+        self.settle();
     }
 
     fn settle(&mut self) {
@@ -399,4 +430,163 @@ fn more_routes_than_twenty_share_the_last_lane() {
     let world = Routes::new(by_route(50), 2, &all);
     assert_eq!(world.lanes.iter().count(), MOST_ROUTES + 1);
     assert!(world.lanes.iter().last().unwrap().route.is_none());
+}
+
+#[test]
+fn what_a_route_ejected_is_still_out_for_it_after_a_restart() {
+    let mut world = Routes::new(by_route(50), 4, &["pay", "list", "find"]);
+    for route in 1..=3 {
+        world.calls(route, 1, GOOD, 20);
+    }
+    world.calls(0, 1, NETWORK, 10);
+    world.calls(3, 2, NETWORK, 10);
+    world.at(12_000);
+    // Slots are dealt anew: it is known by its name.
+    let mut next = world.restarted(by_route(50), &[1, 2, 3, 4], &["list", "new", "pay"]);
+    assert_eq!((next.out(2), next.out(3)), (vec![1], vec![2]));
+    for route in [0, 1] {
+        assert_eq!(next.out(route), NONE, "{route}");
+    }
+    assert_eq!(next.out_whole(), NONE);
+    let slot = next.slot(2);
+    let told = next.log.iter().any(|(_, of, effect)| {
+        let Effect::Recalled { address, .. } = effect else {
+            return false;
+        };
+        *of == Some(slot) && *address == id(1)
+    });
+    assert!(told, "{:?}", next.log);
+    // Its probe comes when it would have come.
+    next.at(17_000);
+    assert_eq!(next.request(2), None);
+    next.at(18_000);
+    let lease = next.request(2).expect("30 s after the ejection");
+    next.answer(lease, GOOD);
+    assert_eq!(next.out(2), NONE);
+}
+
+#[test]
+fn the_cap_holds_for_what_routes_recall_and_somebody_stays() {
+    let mut world = Routes::new(by_route(100), 4, &["a", "b", "c", "d"]);
+    for number in 1..=3 {
+        for route in 1..=4 {
+            world.calls(route, number, GOOD, 20);
+        }
+        world.calls(0, number, NETWORK, 9 + number);
+    }
+    assert_eq!(world.out(0), [1, 2, 3]);
+    let routes = ["a", "b", "c", "d"];
+    let lower = world.restarted(by_route(50), &[1, 2, 3, 4], &routes);
+    assert_eq!(lower.out(0).len(), 2, "the cap is lower now");
+    let fewer = world.restarted(by_route(100), &[1, 2, 3], &routes);
+    assert_eq!(fewer.out(0).len(), 2, "the fourth has not come");
+    let alone = world.restarted(by_route(100), &[1], &routes);
+    assert_eq!(alone.out(0), NONE);
+}
+
+#[test]
+fn a_new_incarnation_is_clean_for_its_routes_after_a_restart() {
+    let mut world = Routes::new(by_route(50), 4, &["a", "b"]);
+    let known = |pod: &str| {
+        let of = |n| RoutableEndpoint {
+            incarnation: Some(Arc::from(pod)),
+            ..RoutableEndpoint::new(id(n))
+        };
+        (1..=4).map(of).collect::<Vec<_>>()
+    };
+    world.lanes.set_endpoints(known("first"), ms(0));
+    world.calls(0, 1, NETWORK, 10);
+    assert_eq!(world.out(0), [1]);
+    let left = || (Vec::new(), world.lanes.remembered());
+    let same = Routes::seeded(by_route(50), left(), known("first"), &["a", "b"]);
+    assert_eq!(same.out(0), [1]);
+    let other = Routes::seeded(by_route(50), left(), known("second"), &["a", "b"]);
+    assert_eq!(other.out(0), NONE);
+}
+
+#[test]
+fn what_an_operator_ordered_while_it_was_away_holds_for_its_routes_when_it_is_back() {
+    let mut world = Routes::new(by_route(50), 4, &["a", "b"]);
+    let hold = |ttl| Input::Override {
+        address: id(1),
+        kind: OverrideKind::Hold,
+        ttl: Some(Duration::from_secs(ttl)),
+        force: false,
+    };
+    world.whole.handle(hold(60), ms(0));
+    world.settle();
+    world.list(&[2, 3, 4]);
+    world.at(61_000);
+    world.list(&[1, 2, 3, 4]);
+    world.calls(0, 1, NETWORK, 20);
+    assert_eq!(world.out(0), [1], "its hold ended meanwhile");
+}
+
+#[test]
+fn one_that_was_put_back_while_it_was_away_is_judged_for_its_routes() {
+    let mut world = Routes::new(by_route(50), 4, &["a", "b"]);
+    world.calls(0, 1, NETWORK, 10);
+    world.calls(1, 1, NETWORK, 10);
+    assert_eq!(world.out_whole(), [1]);
+    world.list(&[2, 3, 4]);
+    // Disabled and enforced again, the whole has forgotten it.
+    for mode in [Mode::Disabled, Mode::Enforce] {
+        let policy = Some(Arc::new(Policy {
+            mode,
+            ..by_route(50)
+        }));
+        world.whole.handle(Input::Policy(policy.clone()), ms(0));
+        world.lanes.handle_all(&Input::Policy(policy), ms(0));
+        world.settle();
+    }
+    world.list(&[1, 2, 3, 4]);
+    assert_eq!(world.out_whole(), NONE);
+    world.calls(0, 1, NETWORK, 20);
+    assert_eq!(world.out(0), [1]);
+}
+
+#[test]
+fn what_its_routes_said_of_it_before_it_left_does_not_take_it_out_when_it_is_back() {
+    // Nobody may be out: both routes are bad, and it stays.
+    let mut world = Routes::new(by_route(0), 4, &["a", "b"]);
+    world.calls(0, 1, NETWORK, 10);
+    world.calls(1, 1, NETWORK, 10);
+    assert_eq!(world.out_whole(), NONE);
+    world.list(&[2, 3, 4]);
+    world.at(60_000);
+    let policy = Some(Arc::new(by_route(50)));
+    world
+        .whole
+        .handle(Input::Policy(policy.clone()), ms(60_000));
+    world.lanes.handle_all(&Input::Policy(policy), ms(60_000));
+    world.settle();
+    world.list(&[1, 2, 3, 4]);
+    world.at(62_000);
+    assert_eq!(world.out_whole(), NONE, "a minute later nothing is known");
+}
+
+#[test]
+fn a_new_route_knows_whose_checks_fail() {
+    let mut world = Routes::new(by_route(100), 3, &["a", "b"]);
+    for number in [2, 3] {
+        let failing = Input::Check {
+            address: id(number),
+            passing: false,
+        };
+        world.whole.handle(failing.clone(), ms(0));
+        world.lanes.handle_all(&failing, ms(0));
+        world.settle();
+    }
+    let policy = Arc::new(by_route(100));
+    let facts = UpstreamFacts {
+        by_route: true,
+        ..UpstreamFacts::default()
+    };
+    let routes = names(&["new", "a", "b"]);
+    world.lanes.set_routes(&routes, &policy, facts, ms(0));
+    world.settle();
+    world.calls(0, 1, NETWORK, 20);
+    assert_eq!(world.out(0), NONE, "no other one passes");
+    world.calls(1, 1, NETWORK, 20);
+    assert_eq!(world.out(1), NONE, "nor for a route from before");
 }
