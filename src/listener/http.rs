@@ -398,10 +398,9 @@ fn dispatch(
     let service = route.service(rule);
     let host = passed_host(service, &parts.uri, came.as_ref(), loopback);
     let upgrade = on_upgrade.is_some();
-    let hash_key = service.balancing.hash.as_ref().and_then(|on| {
-        let source = connection.peer.map(|peer| peer.ip());
-        key_of(on, &parts.headers, target.path(), source)
-    });
+    let source = connection.peer.map(|peer| peer.ip());
+    let on = service.balancing.hash.as_ref();
+    let hash_key = on.and_then(|on| key_of(on, &parts.headers, target.path(), source));
     asked.trailers |= headers::clean_request(&mut parts.headers, seen, upgrade);
     dress(
         &worker,
@@ -457,6 +456,7 @@ fn dispatch(
             time,
             moment: at_once.then_some(started),
             upgrade,
+            source,
             hash_key,
             guard,
             course: Course::default(),

@@ -17,6 +17,16 @@ use crate::router::Route;
 use crate::upstream::route_state::RouteState;
 use crate::worker::{DrainPhase, Snapshot, Worker};
 
+/// What is known of one upstream's answer.
+#[derive(Debug)]
+pub struct Answered {
+    status: u16,
+    grpc: Option<u16>,
+    head_at: Option<Timestamp>,
+    instance: Option<Arc<Instance>>,
+    policy: Option<Arc<Policy>>,
+}
+
 /// Watches one request; ends it when dropped.
 #[derive(Debug)]
 pub struct RequestGuard {
@@ -141,11 +151,33 @@ impl RequestGuard {
         self.attempts
     }
 
-    /// Attempts at another upstream follow: they are counted anew, for it.
-    pub fn next_course(&mut self) {
+    /// Attempts at another upstream follow: they are counted anew, for it, and its bulkhead has a place
+    /// for them. What is known of the answer so far is for [`RequestGuard::back`].
+    pub fn next_course(&mut self) -> Answered {
+        self.place = None;
         self.earlier = self.earlier.saturating_add(self.attempts);
         self.attempts = 0;
-        self.grpc = None;
+        Answered {
+            status: std::mem::take(&mut self.status),
+            grpc: self.grpc.take(),
+            head_at: self.head_at.take(),
+            instance: self.instance.clone(),
+            policy: self.policy.clone(),
+        }
+    }
+
+    /// The other upstream failed too: its place is given back, and the answer is the one from before.
+    pub fn back(&mut self, before: Answered) {
+        self.place = None;
+        let Answered {
+            status,
+            grpc,
+            head_at,
+            instance,
+            policy,
+        } = before;
+        (self.status, self.grpc, self.head_at) = (status, grpc, head_at);
+        (self.instance, self.policy) = (instance, policy);
     }
 
     /// A fallback answers; `None` for a head that [`RequestGuard::head`] was told.

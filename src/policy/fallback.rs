@@ -27,6 +27,7 @@ use crate::config::types::{
     Condition, Fallback, FallbackKind, HostHeader, LastGood, Service, StaticAnswer,
 };
 use crate::listener::lookup::look_up;
+use crate::listener::request::Answered;
 use crate::metrics::cells::FallbackSource;
 use crate::router::{Missed, Route, Rule};
 use crate::upstream::headers::REQUEST_ID;
@@ -207,7 +208,7 @@ impl Exchange {
         }
         let (route, rule, time) = (Arc::clone(&self.route), self.rule, self.time);
         let host = self.headers.borrow().get(HOST).cloned();
-        self.lead_to(other, host.as_ref());
+        let before = self.lead_to(other, host.as_ref());
         let mut outcome = self.run_attempts().await;
         let failed = match &mut outcome {
             Outcome::Answer(answer) => {
@@ -230,6 +231,7 @@ impl Exchange {
             answer.attempt.finish(answer.class, answer.kind);
         }
         self.time = time;
+        self.guard.back(before);
         if let Some(host) = host {
             self.headers.borrow_mut().insert(HOST, host);
         }
@@ -251,8 +253,8 @@ impl Exchange {
         found.ok().map(|found| found.route)
     }
 
-    /// From now on the request is one for `other`: its time, its host, no attempts yet.
-    fn lead_to(&mut self, other: Arc<Route>, host: Option<&HeaderValue>) {
+    /// From now on the request is one for `other`: its time, its host, no place and no attempts yet.
+    fn lead_to(&mut self, other: Arc<Route>, host: Option<&HeaderValue>) -> Answered {
         let now = self.now();
         let rule = other.rule(&self.method, self.target.path(), &self.headers.borrow());
         let service = other.service(rule);
@@ -271,14 +273,13 @@ impl Exchange {
         );
         let headers = self.headers.borrow();
         let on = service.balancing.hash.as_ref();
-        self.hash_key = on.and_then(|on| key_of(on, &headers, self.target.path(), None));
+        self.hash_key = on.and_then(|on| key_of(on, &headers, self.target.path(), self.source));
         drop(headers);
-        self.guard.leave_place();
         other.upstream.touch(now);
         self.headers.borrow_mut().insert(HOST, host);
         (self.route, self.rule) = (other, rule);
         self.course = Course::default();
-        self.guard.next_course();
+        self.guard.next_course()
     }
 
     /// What to do with an answer that is passed on, as far as a cache goes.

@@ -6,6 +6,7 @@
 //! `upstream/response_body.rs`.
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +69,8 @@ pub struct Exchange {
     pub timer: Timer,
     /// It asks for an upgrade.
     pub upgrade: bool,
+    /// The app's address.
+    pub source: Option<IpAddr>,
     /// What consistent hashing goes by.
     pub hash_key: Option<Key>,
     /// Counted and logged.

@@ -1,5 +1,5 @@
 use super::{Breakable, ONCE, fallbacks};
-use crate::harness::{Client, Config, H2Client, H2Stub, Stub, closed_port, eventually};
+use crate::harness::{Client, Config, H2Client, H2Stub, Proxy, Stub, closed_port, eventually};
 
 const BACKUP: &str = "[{upstream: backup}]";
 
@@ -174,4 +174,103 @@ fn a_grpc_call_is_answered_by_the_other_upstream() {
     assert_eq!(answer.body, b"\0\0\0\0\x01x");
     assert_eq!(answer.trailer("grpc-status").as_deref(), Some("0"));
     assert_eq!(answer.reason(), Some("fallback"));
+}
+
+/// Places taken, of `svc` and of `backup`.
+fn places(proxy: &Proxy) -> (u64, u64) {
+    let of = |name: &str| {
+        let label = format!("upstream=\"{name}\"");
+        proxy.metric("outrigger_bulkhead_in_use", &[&label])
+    };
+    (of("svc"), of("backup"))
+}
+
+/// Both have one place, and `more` may wait at the backup.
+fn with_one_place_each(main: &Stub, backup: &Stub, more: &str) -> Proxy {
+    let keys = format!("{ONCE}\nbulkhead: {{max_concurrent_calls: 1}}\nfallback: {BACKUP}");
+    let backup_keys = format!("{ONCE}\nbulkhead: {{max_concurrent_calls: 1{more}}}");
+    Config::svc_with(&[main.address], &keys)
+        .service("backup", &[backup.address], &backup_keys)
+        .start()
+}
+
+/// Answers at once but for `/hold`, which waits for its client's end.
+fn holding() -> Stub {
+    Stub::script(|peer| {
+        while let Some(request) = peer.request() {
+            if request.target() == "/hold" {
+                peer.closed();
+                return;
+            }
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    })
+}
+
+#[test]
+fn a_request_that_went_on_has_one_place_and_gives_it_back() {
+    let (main, backup) = (broken(), holding());
+    let proxy = with_one_place_each(&main, &backup, ", max_queue: 1, max_wait_duration: 30s");
+    assert_eq!(Client::connect(proxy.address).get("/").status(), 200);
+    eventually("both are free", || places(&proxy) == (0, 0));
+    let mut holder = Client::connect(proxy.address);
+    holder.send("GET /hold HTTP/1.1\r\nHost: svc\r\n\r\n");
+    backup.wait_for_requests(2);
+    assert_eq!(places(&proxy), (0, 1));
+    // Another one gets the first place, gives it back, and waits for the second.
+    let waiting = || proxy.admin("/api/v1/upstreams/backup")["bulkhead"]["waiting"].clone();
+    let mut impatient = Client::connect(proxy.address);
+    impatient.send("GET / HTTP/1.1\r\nHost: svc\r\n\r\n");
+    eventually("it waits", || waiting() == 1);
+    assert_eq!(places(&proxy), (0, 1));
+    // It leaves while it waits, the other one while its answer is awaited.
+    drop(impatient);
+    eventually("nobody waits", || waiting() == 0);
+    drop(holder);
+    eventually("both are free", || places(&proxy) == (0, 0));
+    assert_eq!(Client::connect(proxy.address).get("/").status(), 200);
+}
+
+#[test]
+fn the_other_upstream_keeps_no_place_of_a_request_that_it_failed() {
+    // The first one's answer is passed on after all, and its body takes its time.
+    let main = Stub::script(|peer| {
+        while peer.request().is_some() {
+            peer.send("HTTP/1.1 503 X\r\nContent-Length: 4\r\n\r\nma");
+            peer.closed();
+        }
+    });
+    let backup = Stub::answering("HTTP/1.1 502 X\r\nContent-Length: 0\r\n\r\n");
+    let proxy = with_one_place_each(&main, &backup, "");
+    let mut client = Client::connect(proxy.address);
+    client.send("GET / HTTP/1.1\r\nHost: svc\r\n\r\n");
+    assert_eq!(client.head().status(), 503);
+    assert_eq!(places(&proxy).1, 0);
+    drop(client);
+    // It is told as what it was: the answer of the first one's instance.
+    let line = proxy.access_line(0);
+    assert_eq!(line["http.response.status_code"], 503, "{line}");
+    assert_eq!(line["outrigger.instance"], main.address.to_string());
+    assert_eq!(line["outrigger.attempts"], 2, "{line}");
+    eventually("both are free", || places(&proxy) == (0, 0));
+}
+
+#[test]
+fn the_apps_address_leads_to_the_same_instance_on_both_ways() {
+    let main = broken();
+    let backups: Vec<Stub> = (0..5).map(|_| Stub::ok()).collect();
+    let addresses: Vec<_> = backups.iter().map(|stub| stub.address).collect();
+    let keys = format!("{ONCE}\nfallback: {BACKUP}");
+    let hashed = format!("{ONCE}\nload_balancer: ring_hash\nhash: {{source: true}}");
+    let proxy = Config::svc_with(&[main.address], &keys)
+        .service("backup", &addresses, &hashed)
+        .start();
+    let mut client = Client::connect(proxy.address);
+    client.send("GET / HTTP/1.1\r\nHost: backup\r\n\r\n");
+    assert_eq!(client.response().reason(), None);
+    for _ in 0..6 {
+        assert_eq!(client.get("/").reason(), Some("fallback"));
+    }
+    let seen: Vec<usize> = backups.iter().map(|stub| stub.requests().len()).collect();
+    assert!(seen.contains(&7), "{seen:?}");
 }
