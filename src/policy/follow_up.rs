@@ -1,4 +1,5 @@
-//! Whether and when another try follows: the retry budget, what the last answer asks for, the delay.
+//! Whether and when another try follows: the retry budget, what the last answer asks for, the delay, and
+//! that answer itself, which is passed on when no other try can begin after all.
 //! What may be repeated at all is said in `policy/retry.rs`. Next: `policy/stack.rs`.
 
 use std::time::Duration;
@@ -6,16 +7,64 @@ use std::time::Duration;
 use http::header::{HeaderName, HeaderValue};
 
 use super::attempt::Answer;
+use super::pick::Picked;
 use super::retry::{self, Pushback, Trigger};
-use super::stack::Exchange;
+use super::stack::{Exchange, Outcome};
 use crate::config::types::Retry;
+use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::timer::within;
 use crate::upstream::Upstream;
 use crate::worker::Worker;
 
 const PREVIOUS_ATTEMPTS: HeaderName = HeaderName::from_static("grpc-previous-rpc-attempts");
 
+/// An answer that another try is to better. Its outcome is told; it waits with its connection until that
+/// try begins.
+#[derive(Debug)]
+pub(super) struct Spare {
+    answer: Answer,
+    class: OutcomeClass,
+    kind: Option<ErrorKind>,
+    picked: Picked,
+}
+
 impl Exchange {
+    /// Keeps an answer while the next try is waited for.
+    pub(super) fn keep_spare(
+        &mut self,
+        mut answer: Answer,
+        class: OutcomeClass,
+        kind: Option<ErrorKind>,
+        picked: Picked,
+    ) {
+        self.count_head(self.now().since(answer.guard.sent_at));
+        answer.guard.tell(class, kind);
+        self.course.spare = Some(Box::new(Spare {
+            answer,
+            class,
+            kind,
+            picked,
+        }));
+    }
+
+    /// No other try can begin: the answer that was kept, if there is one. The try is not paid for.
+    pub(super) fn take_spare(&mut self) -> Option<Outcome> {
+        let spare = self.course.spare.take()?;
+        self.give_budget_back();
+        let Spare {
+            answer,
+            class,
+            kind,
+            picked,
+        } = *spare;
+        Some(self.deliver(answer, class, kind, &picked))
+    }
+
+    /// Counts the time until the head of an answer.
+    pub(super) fn count_head(&self, took: Duration) {
+        self.route.upstream.cells.attempt(self.worker.index, took);
+    }
+
     /// Whether the answer lets another try follow, and when.
     pub(super) fn welcome(&mut self, answer: &Answer) -> bool {
         let left = self.time.deadline().since(self.now());
@@ -54,7 +103,9 @@ impl Exchange {
         }
     }
 
-    pub(super) async fn back_off(&mut self) {
+    /// Waits for the next try. The end of the request, where its time is over before: then an answer
+    /// that was kept is better than none.
+    pub(super) async fn back_off(&mut self) -> Option<Outcome> {
         let pushback = self.course.pushback.take().unwrap_or(Pushback::Silent);
         let retry = &self.service().retry;
         let n = self.guard.attempts().saturating_sub(1);
@@ -65,10 +116,15 @@ impl Exchange {
             self.count_previous_attempts();
         }
         if delay.is_zero() {
-            return;
+            return None;
         }
-        let until = (self.now() + delay).min(self.time.deadline());
+        let due = self.now() + delay;
+        let until = due.min(self.time.deadline());
         within(&mut self.timer, until, std::future::pending::<()>()).await;
+        if until < due {
+            return self.take_spare();
+        }
+        None
     }
 
     /// Tells a gRPC server how often the call was tried before; what the app said itself is added to.

@@ -274,6 +274,7 @@ impl Exchange {
         match ended {
             Ok(answer) => {
                 let (class, kind) = classify(&answer, self.grpc, &picked.policy);
+                self.count_head(self.now().since(answer.guard.sent_at));
                 answer.guard.finish(class, kind);
             }
             Err(Failure::Failed { refusal, .. }) => {

@@ -141,6 +141,16 @@ impl AttemptGuard {
         self.report(class, kind, false, IgnoredCause::ClientCancel);
     }
 
+    /// The outcome, while the answer is kept.
+    pub fn tell(&mut self, class: OutcomeClass, kind: Option<ErrorKind>) {
+        self.report(class, kind, false, IgnoredCause::ClientCancel);
+    }
+
+    /// Whether the outcome is told.
+    pub const fn is_told(&self) -> bool {
+        self.reported
+    }
+
     /// The outcome, once and for all.
     pub fn finish(mut self, class: OutcomeClass, kind: Option<ErrorKind>) {
         self.report(class, kind, false, IgnoredCause::ClientCancel);

@@ -1,5 +1,5 @@
 //! Which instance an attempt goes to: a trial on offer if this request may be one, else the
-//! balancer's pick. Next: `balancer.rs`.
+//! balancer's pick; and what is said where there is none. Next: `balancer.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::clock::Timestamp;
 use crate::config::types::AttemptTimeout;
 use crate::endpoint::instance::Instance;
 use crate::endpoint::selectable::{Availability, Selectable, TrialOffer};
-use crate::error::Reason;
+use crate::error::{Reason, Refusal};
 use crate::outlier::LeaseId;
 use crate::outlier::policy::Policy;
 use crate::timer::within;
@@ -21,6 +21,7 @@ use crate::upstream::TrialReport;
 const TRIAL_ATTEMPT: Duration = Duration::from_secs(5);
 
 /// The picked instance and what goes with it.
+#[derive(Debug)]
 pub(super) struct Picked {
     pub(super) instance: Arc<Instance>,
     pub(super) http2: Option<bool>,
@@ -194,5 +195,55 @@ impl Exchange {
             trial: Some((offer.lease, until)),
             lane: selectable.lane,
         }
+    }
+
+    /// Waits for a place at one of the full instances. False when the time is over.
+    pub(super) async fn wait_for_place(&mut self) -> bool {
+        let started = self.time.started();
+        let until = (started + self.service().pool.max_wait).min(self.time.deadline());
+        if self.now() >= until {
+            return false;
+        }
+        let instance = {
+            let selectable = self.route.upstream.selectable();
+            let list = self.list(&selectable);
+            list.entries
+                .iter()
+                .chain(list.spare.iter().flatten())
+                .find(|e| self.course.full.contains(&e.instance.id))
+                .map(|e| Arc::clone(&e.instance))
+        };
+        let Some(instance) = instance else {
+            return false;
+        };
+        let pool = self.worker.pools.of(&instance);
+        within(&mut self.timer, until, pool.freed()).await.is_some()
+    }
+
+    pub(super) fn nothing_to_pick(&self, reason: Reason) -> Refusal {
+        let selectable = self.route.upstream.selectable();
+        let name = &self.route.upstream.name;
+        let message = match &selectable.state {
+            Availability::Waiting => {
+                format!("the registry has not answered yet for {name}; see `outrigger registries`")
+            }
+            Availability::Empty { listed: 0 } => {
+                format!("no instance of {name} is registered; see `outrigger instances {name}`")
+            }
+            Availability::Empty { listed } => format!(
+                "{name} has {listed} instances, none of them can take requests (disabled, weight 0, \
+                 unhealthy, draining or not of its subset); see `outrigger instances {name}`"
+            ),
+            Availability::AllUnhealthy { routable } => format!(
+                "the active checks refuse all {routable} instances of {name}; see \
+                 `outrigger instances {name}`"
+            ),
+            Availability::Ready => format!("every instance of {name} was tried"),
+        };
+        let mut refusal = Refusal::new(reason, message);
+        if reason == Reason::NoHealthyInstances || selectable.state == Availability::Waiting {
+            refusal.retry_after = Some(1);
+        }
+        refusal
     }
 }

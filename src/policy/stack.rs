@@ -19,7 +19,7 @@ use super::admission::{BreakerCall, breaker_state};
 use super::attempt::{self, Answer, Attempt, Failure};
 use super::breaker::words::Pass;
 use super::fallback::Served;
-use super::follow_up::Follow;
+use super::follow_up::{Follow, Spare};
 use super::limits::{self, RequestLimits};
 use super::outcome::{AttemptGuard, Cancelled};
 use super::pick::Picked;
@@ -28,12 +28,12 @@ use super::verdict::{classify, rule_broken, trigger_of};
 use crate::balancer::hash::Key;
 use crate::clock::Timestamp;
 use crate::config::types::{Condition, HostHeader, Limits, LoadBalancer, Protocol, Service};
-use crate::endpoint::selectable::{Availability, Selectable};
+use crate::endpoint::selectable::Selectable;
 use crate::error::{Reason, Refusal};
 use crate::listener::request::RequestGuard;
 use crate::outlier::classify::{ErrorKind, OutcomeClass};
 use crate::router::{Route, RouteIndex};
-use crate::timer::{Timer, within};
+use crate::timer::Timer;
 use crate::upstream::request_body::RequestBody;
 use crate::upstream::request_head::RequestHead;
 use crate::upstream::response_body::{self, Source};
@@ -90,6 +90,8 @@ pub struct Course {
     pub(super) own_attempts: u32,
     /// When the last answer wants the next try.
     pub(super) pushback: Option<Pushback>,
+    /// The last answer, until the next try begins.
+    pub(super) spare: Option<Box<Spare>>,
 }
 
 /// What follows an attempt.
@@ -201,16 +203,20 @@ impl Exchange {
             if ended.is_err() {
                 self.give_pass_back(pass);
             }
-            match self.next_step(ended, &picked) {
+            match self.next_step(ended, picked) {
                 Step::Done(outcome) => return outcome,
                 Step::PickAnother => {}
-                Step::BackOff => Box::pin(self.back_off()).await,
+                Step::BackOff => {
+                    if let Some(outcome) = Box::pin(self.back_off()).await {
+                        return outcome;
+                    }
+                }
             }
         }
     }
 
     /// What follows from the end of an attempt.
-    fn next_step(&mut self, ended: Result<Answer, Failure>, picked: &Picked) -> Step {
+    fn next_step(&mut self, ended: Result<Answer, Failure>, picked: Picked) -> Step {
         let is_trial = picked.trial.is_some();
         match ended {
             Ok(mut answer) => {
@@ -227,14 +233,14 @@ impl Exchange {
                 } else {
                     self.retryable(trigger)
                 };
-                if wanted && self.welcome(&answer) && self.another_follows(picked, trigger) {
-                    answer.guard.finish(class, kind);
+                if wanted && self.welcome(&answer) && self.another_follows(&picked, trigger) {
+                    self.keep_spare(answer, class, kind, picked);
                     return Step::BackOff;
                 }
                 if std::mem::take(&mut self.course.budget_held) {
                     self.give_budget_back();
                 }
-                Step::Done(self.deliver(answer, class, kind, picked))
+                Step::Done(self.deliver(answer, class, kind, &picked))
             }
             Err(Failure::Full) => {
                 self.guard.unattempt();
@@ -249,7 +255,7 @@ impl Exchange {
                     Reason::ClientClosed | Reason::ClientTimeout | Reason::BadRequest
                 );
                 let wanted = !app_left && (is_trial || self.retryable(trigger));
-                if wanted && self.another_follows(picked, trigger) {
+                if wanted && self.another_follows(&picked, trigger) {
                     self.course.first_failure.get_or_insert(refusal);
                     return Step::BackOff;
                 }
@@ -264,8 +270,11 @@ impl Exchange {
         self.may_follow() && self.take_budget(trigger)
     }
 
-    /// Without an upstream's answer the first failure's reason is given.
+    /// An upstream's answer is passed on; without one the first failure's reason is given.
     fn give_up(&mut self, refusal: Refusal) -> Outcome {
+        if let Some(answer) = self.take_spare() {
+            return answer;
+        }
         Outcome::Refused(self.course.first_failure.take().unwrap_or(refusal))
     }
 
@@ -311,6 +320,7 @@ impl Exchange {
 
     /// Counts it.
     pub(super) fn begin_attempt(&mut self, picked: &Picked) {
+        self.course.spare = None;
         self.guard.judged_by(&picked.policy);
         self.guard.attempt(&picked.instance);
         if self.guard.attempts() > 1 {
@@ -348,57 +358,7 @@ impl Exchange {
         selectable.untried(&self.course.tried)
     }
 
-    /// Waits for a place at one of the full instances. False when the time is over.
-    async fn wait_for_place(&mut self) -> bool {
-        let started = self.time.started();
-        let until = (started + self.service().pool.max_wait).min(self.time.deadline());
-        if self.now() >= until {
-            return false;
-        }
-        let instance = {
-            let selectable = self.route.upstream.selectable();
-            let list = self.list(&selectable);
-            list.entries
-                .iter()
-                .chain(list.spare.iter().flatten())
-                .find(|e| self.course.full.contains(&e.instance.id))
-                .map(|e| Arc::clone(&e.instance))
-        };
-        let Some(instance) = instance else {
-            return false;
-        };
-        let pool = self.worker.pools.of(&instance);
-        within(&mut self.timer, until, pool.freed()).await.is_some()
-    }
-
-    fn nothing_to_pick(&self, reason: Reason) -> Refusal {
-        let selectable = self.route.upstream.selectable();
-        let name = &self.route.upstream.name;
-        let message = match &selectable.state {
-            Availability::Waiting => {
-                format!("the registry has not answered yet for {name}; see `outrigger registries`")
-            }
-            Availability::Empty { listed: 0 } => {
-                format!("no instance of {name} is registered; see `outrigger instances {name}`")
-            }
-            Availability::Empty { listed } => format!(
-                "{name} has {listed} instances, none of them can take requests (disabled, weight 0, \
-                 unhealthy, draining or not of its subset); see `outrigger instances {name}`"
-            ),
-            Availability::AllUnhealthy { routable } => format!(
-                "the active checks refuse all {routable} instances of {name}; see \
-                 `outrigger instances {name}`"
-            ),
-            Availability::Ready => format!("every instance of {name} was tried"),
-        };
-        let mut refusal = Refusal::new(reason, message);
-        if reason == Reason::NoHealthyInstances || selectable.state == Availability::Waiting {
-            refusal.retry_after = Some(1);
-        }
-        refusal
-    }
-
-    fn deliver(
+    pub(super) fn deliver(
         &mut self,
         answer: Answer,
         class: OutcomeClass,
@@ -412,11 +372,14 @@ impl Exchange {
             mut guard,
         } = answer;
         let now = self.now();
-        guard.head(now);
         let took = now.since(guard.sent_at);
-        self.route.upstream.cells.attempt(self.worker.index, took);
-        if self.service().balancing.load_balancer == LoadBalancer::PeakEwma {
-            guard.instance.latency.observe(took, now);
+        // Of an answer that was kept aside this was told when it came.
+        if !guard.is_told() {
+            guard.head(now);
+            self.count_head(took);
+            if self.service().balancing.load_balancer == LoadBalancer::PeakEwma {
+                guard.instance.latency.observe(took, now);
+            }
         }
         if let Some(fault) = rule_broken(&response, self.upgrade, coded) {
             let message = format!("{} {fault}", picked.instance.address);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
+use crate::admin::write;
 use crate::harness::{Client, Config, H2Client, H2Stub, Stopwatch, Stub, eventually};
 
 #[test]
@@ -111,4 +112,56 @@ fn a_hang_is_answered_at_the_limit_and_gives_everything_back() {
         proxy.metric("outrigger_open_connections", &["side=\"upstream\""]),
         0
     );
+}
+
+/// Wants to be asked again in a second.
+const BUSY: &str = "HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 4\r\n\r\nbusy";
+
+#[test]
+fn the_answer_is_passed_on_when_no_other_try_can_begin() {
+    let forced = r#"{"order": "force_open", "ttl": "10m"}"#;
+    let breaker = ("POST /api/v1/upstreams/svc/breaker".to_owned(), forced);
+    for closes in [true, false] {
+        let (busy, fine) = (Stub::answering(BUSY), Stub::ok());
+        let keys = "load_balancer: round_robin\ncircuit_breaker: {mode: enforce}";
+        let proxy = Config::svc_with(&[busy.address, fine.address], keys).start();
+        let mut client = Client::connect(proxy.address);
+        client.send("GET / HTTP/1.1\r\nHost: svc\r\n\r\n");
+        busy.wait_for_requests(1);
+        let disabled = (
+            format!(
+                "POST /api/v1/upstreams/svc/instances/{}:disable",
+                fine.address
+            ),
+            r#"{"ttl": "10m"}"#,
+        );
+        let (post, body) = if closes { &breaker } else { &disabled };
+        assert_eq!(write(&proxy, post, body).0, 200, "{post}");
+        let answer = client.response();
+        assert_eq!((answer.status(), answer.text().as_str()), (503, "busy"));
+        assert_eq!(answer.reason(), None, "{post}");
+        let line = proxy.access_line(0);
+        assert_eq!(line["outrigger.attempts"], 1, "{line}");
+        assert_eq!(line["outrigger.instance"], busy.address.to_string());
+        assert_eq!(proxy.attempts("network_error"), 1);
+        assert_eq!(fine.requests().len(), 0);
+        assert_eq!(proxy.metric("outrigger_retries_total", &[]), 0);
+        assert_eq!(proxy.metric("outrigger_requests_in_flight", &[]), 0);
+        // Whoever comes later is told what is the matter.
+        let later = closes.then_some("circuit_open");
+        assert_eq!(client.get("/").reason(), later);
+    }
+}
+
+#[test]
+fn the_last_answer_is_passed_on_when_the_time_is_over_before_the_next_try() {
+    let stubs = [(), (), ()]
+        .map(|()| Stub::answering("HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy"));
+    let addresses = stubs.each_ref().map(|stub| stub.address);
+    let keys = "retry: {max_attempts: 3, backoff: {base: 1m, max: 1m}}\ntimeout: {request: 500ms}";
+    let proxy = Config::svc_with(&addresses, keys).start();
+    let answer = Client::connect(proxy.address).get("/");
+    assert_eq!((answer.status(), answer.text().as_str()), (503, "busy"));
+    assert_eq!(answer.reason(), None);
+    assert_eq!(proxy.attempts("network_error"), 2);
 }
