@@ -70,6 +70,7 @@ codes! {
     FOLDER_ABSENT = 115: "Preflight: a folder that the configuration writes to does not exist.",
     ROUTE_SHADOWED = 116: "A route never gets a request, because one before it in the list takes all that it could match.",
     NO_HOME = 117: "locality.prefer has nothing to compare instances with: the app's own zone or cluster is not known. All instances count as equally near.",
+    NO_EFFECT = 118: "A key is written and can have no effect, because another key switches it off or is missing. The message names both.",
 }
 
 impl Code {

@@ -1,5 +1,6 @@
 //! Checks over the whole main file: references, addresses, hosts and aliases that collide.
 
+mod idle;
 mod register;
 
 use std::collections::BTreeMap;
@@ -60,6 +61,7 @@ pub(crate) fn check(config: &Config, places: &Places<'_, '_>) {
     aliases(config, places);
     homes(config, places);
     fallbacks(config, places);
+    idle::check(config, places);
     register::check(places.register, &config.registries, places.registries);
 }
 

@@ -198,6 +198,14 @@ fn answer(map: &Map<'_>, item: &Field<'_>) -> Option<StaticAnswer> {
         Some(field) => Some(grpc_code(field)?),
         None => grpc_of(status),
     };
+    if let (Some(field), None) = (&message_field, code) {
+        let message = format!(
+            "`{}` has no effect: there is no answer to gRPC calls",
+            field.path
+        );
+        let help = "write `grpc_status` beside it: a status that is no error has none for gRPC";
+        field.report(Code::NO_EFFECT, message, help);
+    }
     let message = message_field.and_then(|field| field.text());
     Some(StaticAnswer {
         http: has_http.then_some(StaticHttp {

@@ -188,6 +188,12 @@ impl Conditions {
         any_5xx || self.0 & condition.bit() != 0
     }
 
+    /// Whether it holds after all that `other` holds after.
+    pub fn covers(self, other: Self) -> bool {
+        let mut asked = Condition::ALL.into_iter().filter(|c| other.has(*c));
+        asked.all(|condition| self.has(condition))
+    }
+
     /// Whether it never holds.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
