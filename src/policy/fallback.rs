@@ -199,11 +199,10 @@ impl Exchange {
         item: &Fallback,
         condition: Condition,
     ) -> Option<Outcome> {
-        if self.body.as_ref().is_some_and(|body| !body.can_replay()) {
-            return None;
-        }
         let other = self.find(name).await?;
-        if Arc::ptr_eq(&other.upstream, &self.route.upstream) {
+        if Arc::ptr_eq(&other.upstream, &self.route.upstream)
+            || self.body.as_ref().is_some_and(|b| !b.hold_for_replay())
+        {
             return None;
         }
         let (route, rule, time) = (Arc::clone(&self.route), self.rule, self.time);

@@ -29,7 +29,8 @@ pub(super) struct Spare {
 }
 
 impl Exchange {
-    /// Keeps an answer while the next try is waited for.
+    /// Keeps an answer while the next try is waited for, but for one behind which the request's body
+    /// would go on: more of it than is kept for the next try.
     pub(super) fn keep_spare(
         &mut self,
         mut answer: Answer,
@@ -39,6 +40,9 @@ impl Exchange {
     ) {
         self.count_head(self.now().since(answer.guard.sent_at));
         answer.guard.tell(class, kind);
+        if self.body.as_ref().is_some_and(|body| !body.is_finished()) {
+            return;
+        }
         self.course.spare = Some(Box::new(Spare {
             answer,
             class,

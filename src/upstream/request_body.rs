@@ -137,6 +137,16 @@ impl RequestBody {
         }
     }
 
+    /// Whether an attempt can send it from the start, and ends the bodies of all earlier ones: else the
+    /// answer to one of them could let it read on, beyond what is kept, while that attempt is prepared.
+    pub fn hold_for_replay(&self) -> bool {
+        let can_replay = self.can_replay();
+        if can_replay {
+            self.attempt.set(self.attempt.get().wrapping_add(1));
+        }
+        can_replay
+    }
+
     /// Whether all of it was read from the app.
     pub fn is_finished(&self) -> bool {
         self.finished.get()

@@ -165,3 +165,28 @@ fn the_last_answer_is_passed_on_when_the_time_is_over_before_the_next_try() {
     assert_eq!(answer.reason(), None);
     assert_eq!(proxy.attempts("network_error"), 2);
 }
+
+#[test]
+fn a_body_that_goes_on_during_the_back_off_reaches_the_next_instance_whole() {
+    // Answers from the head alone, and reads on.
+    let busy = Stub::script(|peer| {
+        if peer.head().is_some() {
+            peer.send(BUSY);
+            peer.note("answered");
+            peer.closed();
+        }
+    });
+    let fine = Stub::ok();
+    let keys = "load_balancer: round_robin";
+    let proxy = Config::svc_with(&[busy.address, fine.address], keys).start();
+    let mut client = Client::connect(proxy.address);
+    let body = "x".repeat(200_000);
+    let (first, rest) = body.split_at(1_000);
+    client.send("PUT / HTTP/1.1\r\nHost: svc\r\nContent-Length: 200000\r\n\r\n");
+    client.send(first);
+    busy.wait_for_note("answered");
+    // More than is kept, before the second try.
+    client.send(rest);
+    assert_eq!(client.response().text(), "ok");
+    assert_eq!(fine.request().body.len(), body.len());
+}

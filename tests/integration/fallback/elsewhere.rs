@@ -274,3 +274,36 @@ fn the_apps_address_leads_to_the_same_instance_on_both_ways() {
     let seen: Vec<usize> = backups.iter().map(|stub| stub.requests().len()).collect();
     assert!(seen.contains(&7), "{seen:?}");
 }
+
+#[test]
+fn a_body_that_goes_on_meanwhile_reaches_the_other_upstream_whole() {
+    // Answers from the head alone, and reads on.
+    let main = Stub::script(|peer| {
+        if peer.head().is_some() {
+            peer.send("HTTP/1.1 503 X\r\nContent-Length: 4\r\n\r\nmain");
+            peer.closed();
+        }
+    });
+    let backup = holding();
+    let proxy = with_one_place_each(&main, &backup, ", max_queue: 1, max_wait_duration: 30s");
+    let mut holder = Client::connect(proxy.address);
+    holder.send("GET /hold HTTP/1.1\r\nHost: backup\r\n\r\n");
+    backup.wait_for_requests(1);
+    let mut client = Client::connect(proxy.address);
+    let body = "x".repeat(200_000);
+    let (first, rest) = body.split_at(1_000);
+    client.send("PUT / HTTP/1.1\r\nHost: svc\r\nContent-Length: 200000\r\n\r\n");
+    client.send(first);
+    eventually("it waits", || {
+        proxy.admin("/api/v1/upstreams/backup")["bulkhead"]["waiting"] == 1
+    });
+    // More than is kept.
+    client.send(rest);
+    drop(holder);
+    let answer = client.response();
+    assert_eq!(
+        (answer.text().as_str(), answer.reason()),
+        ("ok", Some("fallback"))
+    );
+    assert_eq!(backup.requests().remove(1).body.len(), body.len());
+}
