@@ -183,7 +183,12 @@ impl Exchange {
                 }
                 second.as_mut().poll(cx).map(Side::Second)
             });
-            match side.await {
+            let side = side.await;
+            if matches!(side, Side::Second(Err(Failure::Full))) {
+                // It was no attempt, so it costs nothing.
+                self.give_budget_back();
+            }
+            match side {
                 Side::First(ended) if self.is_good(&ended, picked) => {
                     Cell::set(&second_lost, true);
                     ended
@@ -229,9 +234,11 @@ impl Exchange {
         let snapshot = upstream.selectable_full();
         let selectable = self.list(&snapshot);
         let algorithm = self.service().balancing.load_balancer;
+        let mut tried = vec![first.instance.id];
+        tried.extend(&self.course.full);
         let context = PickContext {
             now: self.now(),
-            tried: &[first.instance.id],
+            tried: &tried,
             key: self.hash_key,
         };
         let entry = self

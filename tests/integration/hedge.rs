@@ -287,3 +287,54 @@ fn without_a_trial_for_it_there_is_no_hedge() {
     assert_eq!((requests.load(SeqCst), hedges(&proxy)), (1, 0));
     assert_eq!(proxy.wait_for_event("breaker_closed")["good_trials"], 1);
 }
+
+#[test]
+fn a_hedge_that_finds_its_instance_full_costs_nothing() {
+    let answers = Arc::new(AtomicUsize::new(0));
+    let stubs = [(), ()].map(|()| {
+        let answers = Arc::clone(&answers);
+        Stub::script(move |peer| {
+            while let Some(request) = peer.request() {
+                match request.target() {
+                    "/hold" => {
+                        peer.closed();
+                        return;
+                    }
+                    // Answers once it is its turn.
+                    "/slow" => {
+                        while answers.load(SeqCst) == 0 {
+                            pause_ms(5);
+                        }
+                    }
+                    _ => {}
+                }
+                peer.send(OK);
+            }
+        })
+    });
+    // One connection each; the first hundred requests are good for one token.
+    let keys = "hedge: {after: 50ms}\npool: {max_connections_per_instance: 1, max_wait: 10s}\n\
+                retry: {budget: {percent: 1, min_per_second: 0}}\ntimeout: {attempt: 20s}";
+    let proxy = proxy(&stubs, keys);
+    let mut client = Client::connect(proxy.address);
+    for _ in 0..110 {
+        assert_eq!(client.get("/").status(), 200);
+    }
+    let mut holder = Client::connect(proxy.address);
+    holder.send("POST /hold HTTP/1.1\r\nHost: svc\r\nContent-Length: 0\r\n\r\n");
+    eventually("one is full", || {
+        stubs.iter().any(|stub| {
+            let requests = stub.requests();
+            requests.last().is_some_and(|r| r.target() == "/hold")
+        })
+    });
+    for n in 1..=2 {
+        answers.store(0, SeqCst);
+        client.send("GET /slow HTTP/1.1\r\nHost: svc\r\n\r\n");
+        eventually("the hedge", || hedges(&proxy) == n);
+        answers.store(1, SeqCst);
+        assert_eq!(client.response().status(), 200);
+    }
+    let exhausted = proxy.metric("outrigger_retry_budget_exhausted_total", &[]);
+    assert_eq!(exhausted, 0);
+}
