@@ -97,7 +97,13 @@ impl Exchange {
                 let until = self.time.client().map_or(limit, |client| limit.min(client));
                 let called = within(&mut self.timer, until, waiting.called()).await;
                 let Some(place) = called.flatten().or_else(|| waiting.give_up()) else {
-                    return Err(self.bulkhead_full(self.bulkhead().full()));
+                    let refusal = self.bulkhead_full(self.bulkhead().full());
+                    return Err(if until < limit {
+                        // The app's own deadline ended the wait.
+                        Refusal::new(Reason::RequestTimeout, refusal.message)
+                    } else {
+                        refusal
+                    });
                 };
                 self.moment = None;
                 let now = self.now();

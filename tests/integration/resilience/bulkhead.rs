@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{OK, held, holding};
 use crate::admin::{get, write};
-use crate::harness::{Client, Config, Proxy, Stopwatch, Stub, eventually};
+use crate::harness::{Client, Config, H2Client, H2Stub, Proxy, Stopwatch, Stub, eventually};
 
 const ROUTES: &str = "routes: [\
      {name: articles, match: {path_prefix: /hold/articles}, bulkhead: {max_concurrent_calls: 3}}, \
@@ -222,4 +222,22 @@ fn a_request_that_can_be_a_breakers_trial_goes_to_the_head_of_the_queue() {
     let requests = stub.requests();
     let order: Vec<&str> = requests.iter().map(|r| r.target()).collect();
     assert_eq!(order, ["/hold", "/a", "/first", "/second"]);
+}
+
+#[test]
+fn a_calls_own_deadline_ends_its_wait_and_is_told_as_that() {
+    let stub = H2Stub::start(|call| async move {
+        let _held = call;
+        std::future::pending::<()>().await;
+    });
+    let keys = "protocol: grpc\n\
+                bulkhead: {max_concurrent_calls: 1, max_queue: 9, max_wait_duration: 1m}";
+    let proxy = Config::svc_with(&[stub.address], keys).start();
+    let mut holder = Client::connect(proxy.address);
+    holder.send("GET / HTTP/1.1\r\nHost: svc\r\n\r\n");
+    eventually("the place is taken", || stub.calls() == 1);
+    let answer = H2Client::connect(proxy.address).grpc(&[("grpc-timeout", "300m")]);
+    let answer = answer.unwrap();
+    assert_eq!(answer.grpc_status().as_deref(), Some("4"));
+    assert_eq!(answer.reason(), Some("request_timeout"));
 }
