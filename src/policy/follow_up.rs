@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::header::{HeaderName, HeaderValue};
 
 use super::attempt::Answer;
+use super::breaker::Breaker;
 use super::pick::Picked;
 use super::retry::{self, Pushback, Trigger};
 use super::stack::{Exchange, Outcome};
@@ -147,8 +148,9 @@ impl Exchange {
     }
 }
 
-/// Whether another attempt could follow, as far as instances, attempts and budget go.
+/// Whether another attempt could follow, as far as instances, attempts, breaker and budget go.
 pub(super) struct Follow<'a> {
+    pub(super) breaker: &'a Breaker,
     pub(super) upstream: &'a Upstream,
     pub(super) retry: &'a Retry,
     pub(super) worker: &'a Worker,
@@ -167,6 +169,7 @@ impl Follow<'_> {
         let requests = upstream.cells.requests();
         self.attempts < retry.max_attempts
             && untried
+            && !self.breaker.refuses(now)
             && upstream.budget.lock().is_ok_and(|mut budget| {
                 let taken = budget.take(
                     retry.budget_percent,

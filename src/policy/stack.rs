@@ -492,6 +492,7 @@ impl Try<'_> {
         let pool = worker.pools.of(&picked.instance);
         let retry = &service.retry;
         let follow = Follow {
+            breaker: &breaker_state(route, self.rule).breaker,
             upstream: &route.upstream,
             retry,
             worker,

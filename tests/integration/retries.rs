@@ -1,12 +1,13 @@
 //! Retries as the servers ask for them, and time limits that give everything back.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::HeaderValue;
 
 use crate::admin::write;
-use crate::harness::{Client, Config, H2Client, H2Stub, Stopwatch, Stub, eventually};
+use crate::harness::{Client, Config, H2Client, H2Stub, Stopwatch, Stub, eventually, pause_ms};
 
 #[test]
 fn retry_after_is_waited_for_where_it_fits() {
@@ -189,4 +190,36 @@ fn a_body_that_goes_on_during_the_back_off_reaches_the_next_instance_whole() {
     client.send(rest);
     assert_eq!(client.response().text(), "ok");
     assert_eq!(fine.request().body.len(), body.len());
+}
+
+#[test]
+fn an_attempt_is_not_cut_short_for_another_that_the_breaker_would_refuse() {
+    let go = Arc::new(AtomicBool::new(false));
+    let stubs = [(), ()].map(|()| {
+        let go = Arc::clone(&go);
+        Stub::script(move |peer| {
+            while peer.request().is_some() {
+                while !go.load(SeqCst) {
+                    pause_ms(5);
+                }
+                peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            }
+        })
+    });
+    let addresses = stubs.each_ref().map(|stub| stub.address);
+    let keys = "circuit_breaker: {mode: enforce}\ntimeout: {request: 2s}";
+    let proxy = Config::svc_with(&addresses, keys).start();
+    let mut client = Client::connect(proxy.address);
+    client.send("GET / HTTP/1.1\r\nHost: svc\r\n\r\n");
+    eventually("the attempt", || {
+        stubs.iter().any(|stub| stub.requests().len() == 1)
+    });
+    let forced = r#"{"order": "force_open", "ttl": "10m"}"#;
+    let post = "POST /api/v1/upstreams/svc/breaker";
+    assert_eq!(write(&proxy, post, forced).0, 200);
+    // Half of the request's time is the attempt's while another may follow.
+    assert!(!client.closed_within(Duration::from_millis(1_200)));
+    go.store(true, SeqCst);
+    let answer = client.response();
+    assert_eq!((answer.status(), answer.reason()), (200, None));
 }
