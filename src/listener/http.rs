@@ -33,7 +33,7 @@ use crate::error::{Reason, Refusal};
 use crate::metrics::cells::Limit;
 use crate::outlier::classify::OutcomeClass;
 use crate::policy::limits::RequestLimits;
-use crate::policy::stack::{self, Course, Delivery, Exchange, Outcome};
+use crate::policy::stack::{Course, Delivery, Exchange, Outcome};
 use crate::router::{self, Authority, Found, Missed, Route, RouteIndex};
 use crate::timer::Timer;
 use crate::upstream::headers::{self, Framing, REQUEST_ID, Seen, VIA_ENTRY};
@@ -499,16 +499,13 @@ fn deliver(
     {
         lent.spend();
     }
-    let keeps = fallback.is_none() && !exchange.service().fallback.is_empty();
-    let copy = if keeps {
-        exchange.copying(&response, at)
+    let copy = if exchange.route.keeps_answers {
+        exchange.copying(&response, at, fallback.is_none())
     } else {
         None
     };
     let Exchange {
         worker,
-        route,
-        rule,
         mut guard,
         timer,
         body,
@@ -526,7 +523,6 @@ fn deliver(
         attempt.finish(OutcomeClass::Success, None);
         guard.leave_place();
         if let Some(instance) = lent.into_raw() {
-            let idle = stack::tunnel_idle(route.service(rule));
             tokio::task::spawn_local(tunnel::run(worker, app, instance, idle, guard));
         }
         return finish_head(response.map(|()| ProxyBody::Empty), seen, asked);

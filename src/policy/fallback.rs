@@ -222,6 +222,9 @@ impl Exchange {
             Outcome::Refused(_) | Outcome::Served(_) => true,
         };
         (self.route, self.rule) = (route, rule);
+        if let Some(host) = host {
+            self.headers.borrow_mut().insert(HOST, host);
+        }
         if !failed {
             self.count_fallback(FallbackSource::Upstream);
             return Some(outcome);
@@ -231,9 +234,6 @@ impl Exchange {
         }
         self.time = time;
         self.guard.back(before);
-        if let Some(host) = host {
-            self.headers.borrow_mut().insert(HOST, host);
-        }
         None
     }
 
@@ -281,10 +281,16 @@ impl Exchange {
         self.guard.next_course()
     }
 
-    /// What to do with an answer that is passed on, as far as a cache goes.
-    pub fn copying(&self, response: &Response<()>, now: Timestamp) -> Option<Box<Copying>> {
-        let settings = self.service().kept_answers()?;
-        if self.grpc {
+    /// What to do with an answer that is passed on, as far as caches go. `own`: it is no fallback's. What
+    /// a change makes untrue is forgotten by all routes, whichever of them it went by.
+    pub fn copying(
+        &self,
+        response: &Response<()>,
+        now: Timestamp,
+        own: bool,
+    ) -> Option<Box<Copying>> {
+        let settings = self.service().kept_answers().filter(|_| own);
+        if self.grpc || (settings.is_none() && self.method.is_safe()) {
             return None;
         }
         let headers = self.headers.borrow();
@@ -301,10 +307,18 @@ impl Exchange {
         match storable::judge(&self.method, &headers, plain, status, fields) {
             Verdict::Leave => None,
             Verdict::Forget => {
-                state.answers.forget(&self.cache_key(&headers));
+                let key = self.cache_key(&headers);
+                if self.method.is_safe() {
+                    state.answers.forget(&key);
+                } else {
+                    for state in self.route.all_states() {
+                        state.answers.forget(&key);
+                    }
+                }
                 None
             }
             Verdict::Keep(terms) => {
+                let settings = settings?;
                 let key = self.cache_key(&headers);
                 if let Some(until) = state.answers.kept_until(&key, &headers, &settings, now) {
                     if terms.vary.is_empty() {
@@ -319,7 +333,7 @@ impl Exchange {
                     length: length.and_then(|text| text.parse().ok()),
                     terms,
                 };
-                Copying::begin(state, settings, key, head)
+                Copying::begin(state, settings, key, head, now)
             }
         }
     }

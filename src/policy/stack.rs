@@ -11,9 +11,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Method;
 use http::header::HeaderMap;
 use http::uri::PathAndQuery;
+use http::{Method, StatusCode};
 
 use super::admission::{BreakerCall, breaker_state};
 use super::attempt::{self, Answer, Attempt, Failure};
@@ -400,7 +400,7 @@ impl Exchange {
         {
             self.guard.grpc_code(code);
         }
-        let idle = idle_limit(self.service(), self.grpc, response.headers());
+        let idle = idle_limit(self.service(), self.grpc, &response);
         Outcome::Answer(Box::new(Delivery {
             response,
             source,
@@ -414,27 +414,19 @@ impl Exchange {
     }
 }
 
-/// The idle limit after the head: gRPC and event streams are quiet by nature.
-fn idle_limit(service: &Service, grpc: bool, headers: &HeaderMap) -> Option<Duration> {
+/// The idle limit after the head: tunnels, gRPC and event streams are quiet by nature.
+fn idle_limit(service: &Service, grpc: bool, head: &http::Response<()>) -> Option<Duration> {
     let timeout = &service.timeout;
     let quiet = grpc
-        || headers
+        || head.status() == StatusCode::SWITCHING_PROTOCOLS
+        || head
+            .headers()
             .get(http::header::CONTENT_TYPE)
             .is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"));
     if quiet && !timeout.idle_explicit {
         Some(limits::LONG_IDLE)
     } else {
         timeout.idle
-    }
-}
-
-/// The idle limit of a tunnel.
-pub fn tunnel_idle(service: &Service) -> Option<Duration> {
-    let timeout = &service.timeout;
-    if timeout.idle_explicit {
-        timeout.idle
-    } else {
-        Some(limits::LONG_IDLE)
     }
 }
 

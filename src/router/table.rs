@@ -22,6 +22,8 @@ pub struct Route {
     pub settings: Settings,
     /// The live parts of `settings.service.rules`, in the same order.
     states: Vec<Arc<RouteState>>,
+    /// The service or one of its routes keeps last good answers.
+    pub keeps_answers: bool,
 }
 
 impl Route {
@@ -29,10 +31,15 @@ impl Route {
     pub fn new(upstream: Arc<Upstream>, settings: Settings) -> Self {
         let names = settings.service.rules.iter().map(|rule| &rule.name);
         let states = upstream.keep_routes(names);
+        let service = &settings.service;
+        let rules = service.rules.iter().map(|rule| &rule.service);
+        let mut services = std::iter::once(service).chain(rules);
+        let keeps_answers = services.any(|service| service.kept_answers().is_some());
         Self {
             upstream,
             settings,
             states,
+            keeps_answers,
         }
     }
 
@@ -61,6 +68,11 @@ impl Route {
         } else {
             self.state(index)
         }
+    }
+
+    /// The live parts of the upstream and of all its routes.
+    pub fn all_states(&self) -> impl Iterator<Item = &Arc<RouteState>> {
+        std::iter::once(self.upstream.own_state()).chain(&self.states)
     }
 
     /// The live part of this route.

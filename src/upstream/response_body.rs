@@ -180,7 +180,7 @@ impl UpstreamBody {
             attempt.finish_at(self.class, self.kind, at);
         }
         if let Some(copy) = self.copy.take().filter(|_| trailers.is_none()) {
-            copy.keep(at);
+            copy.keep();
         }
         match self.source.take() {
             Some(Source::Http1(lent, receiving)) => lent.release(receiving, at),

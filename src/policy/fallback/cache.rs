@@ -47,7 +47,7 @@ pub struct Kept {
     pub body: Bytes,
     /// When it may be given.
     pub terms: Terms,
-    /// When it came.
+    /// When its head came.
     pub at: Timestamp,
 }
 
@@ -139,9 +139,12 @@ impl Cache {
         }
     }
 
-    /// Keeps an answer in place of the one that answers the same request; not one that alone is
-    /// larger than the bound.
+    /// Keeps an answer in place of the one that answers the same request, unless that came later; not
+    /// one that alone is larger than the bound.
     pub fn put(&mut self, key: &Key, kept: Kept, request: &HeaderMap, max_bytes: usize) {
+        if self.kept_at(key, request).is_some_and(|at| at > kept.at) {
+            return;
+        }
         for number in self.matching(key, request) {
             self.take(number);
         }

@@ -100,6 +100,7 @@ pub struct Copying {
     status: StatusCode,
     fields: HeaderMap,
     terms: Terms,
+    at: Timestamp,
     body: Vec<u8>,
     /// Of `body`, in `growing`.
     reserved: usize,
@@ -119,12 +120,13 @@ pub struct Head {
 }
 
 impl Copying {
-    /// Begins a copy, unless the answer is too large.
+    /// Begins a copy of an answer whose head came `now`, unless it is too large.
     pub fn begin(
         state: &Arc<RouteState>,
         settings: LastGood,
         key: Key,
         head: Head,
+        now: Timestamp,
     ) -> Option<Box<Self>> {
         let Head {
             status,
@@ -151,6 +153,7 @@ impl Copying {
             status,
             fields,
             terms,
+            at: now,
             body: Vec::new(),
             reserved: 0,
         });
@@ -176,13 +179,13 @@ impl Copying {
     }
 
     /// The body is whole.
-    pub fn keep(mut self: Box<Self>, at: Timestamp) {
+    pub fn keep(mut self: Box<Self>) {
         let kept = Kept {
             status: self.status,
             fields: std::mem::take(&mut self.fields),
             body: Bytes::from(std::mem::take(&mut self.body).into_boxed_slice()),
             terms: std::mem::take(&mut self.terms),
-            at,
+            at: self.at,
         };
         let (key, request, most) = (&self.key, &self.request, self.settings.max_bytes);
         let answers = &self.state.answers;
@@ -228,18 +231,23 @@ mod tests {
     };
 
     fn begin(upstream: &Arc<Upstream>, target: &str, length: Option<u64>) -> Option<Box<Copying>> {
+        begin_at(upstream, target, length, Timestamp::ZERO)
+    }
+
+    fn begin_at(
+        upstream: &Arc<Upstream>,
+        target: &str,
+        length: Option<u64>,
+        now: Timestamp,
+    ) -> Option<Box<Copying>> {
         let head = Head {
             status: StatusCode::OK,
             fields: HeaderMap::new(),
             length,
             terms: Terms::default(),
         };
-        Copying::begin(
-            upstream.own_state(),
-            SETTINGS,
-            Key::new(b"svc", target),
-            head,
-        )
+        let key = Key::new(b"svc", target);
+        Copying::begin(upstream.own_state(), SETTINGS, key, head, now)
     }
 
     fn get(upstream: &Upstream, target: &str) -> Option<Bytes> {
@@ -260,7 +268,7 @@ mod tests {
         assert_eq!(get(&upstream, "/a"), None);
         let mut copying = begin(&upstream, "/a", Some(5)).unwrap();
         assert!(copying.push(b"wh") && copying.push(b"ole"));
-        copying.keep(Timestamp::ZERO);
+        copying.keep();
         assert_eq!(get(&upstream, "/a").as_deref(), Some(&b"whole"[..]));
         let answers = &upstream.own_state().answers;
         let kept_until = |ms| {
@@ -272,6 +280,22 @@ mod tests {
         assert_eq!(upstream.own_state().answers.growing.load(Relaxed), 0);
         upstream.own_state().answers.bound(0);
         assert_eq!(upstream.own_state().answers.bytes(), 0);
+    }
+
+    #[test]
+    fn the_age_counts_from_the_head_and_an_older_answer_replaces_no_newer_one() {
+        let upstream = Arc::new(Upstream::new(Arc::from("svc"), 1));
+        let at = |seconds: u64| Timestamp::from_millis(seconds * 1_000);
+        let mut slow = begin_at(&upstream, "/a", None, at(1)).unwrap();
+        let mut fast = begin_at(&upstream, "/a", None, at(3)).unwrap();
+        assert!(slow.push(b"old") && fast.push(b"new"));
+        fast.keep();
+        slow.keep();
+        let (key, request) = (Key::new(b"svc", "/a"), HeaderMap::new());
+        let answers = &upstream.own_state().answers;
+        let hit = answers.get(&key, &request, &SETTINGS, at(10)).unwrap();
+        assert_eq!(hit.kept.body, "new");
+        assert_eq!(hit.age, Duration::from_secs(7));
     }
 
     #[test]

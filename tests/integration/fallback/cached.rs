@@ -1,3 +1,6 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
 use bytes::Bytes;
 
 use super::{Breakable, ONCE, fallbacks, proxy};
@@ -250,8 +253,6 @@ fn a_reload_keeps_what_is_kept_within_the_new_bound() {
 #[test]
 fn an_answer_of_an_instance_of_http2_is_kept_too() {
     use crate::harness::H2Stub;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     let broken = Arc::new(AtomicBool::new(false));
     let kept = Arc::clone(&broken);
     let stub = H2Stub::start(move |mut call| {
@@ -279,4 +280,44 @@ fn an_answer_of_an_instance_of_http2_is_kept_too() {
         (answer.text().as_str(), answer.reason()),
         ("in pieces", Some("fallback"))
     );
+}
+
+#[test]
+fn a_change_ends_what_was_kept_whichever_way_it_goes() {
+    let broken = Arc::new(AtomicBool::new(false));
+    let kept = Arc::clone(&broken);
+    let stub = Stub::script(move |peer| {
+        while let Some(request) = peer.request() {
+            let fails = kept.load(SeqCst) || request.header("x-elsewhere").is_some();
+            if fails {
+                return;
+            }
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    let backup = Stub::ok();
+    // Only reads have a cache; what goes to the backup comes from it.
+    let keys = format!(
+        "{ONCE}\nfallback: [{{conditions: [reset], upstream: backup}}]\n\
+         routes: [{{name: reads, match: {{methods: [GET]}}, fallback: {CACHE}}}]"
+    );
+    let proxy = Config::svc_with(&[stub.address], &keys)
+        .service("backup", &[backup.address], ONCE)
+        .start();
+    let mut client = Client::connect(proxy.address);
+    for path in ["/put", "/elsewhere", "/kept"] {
+        assert_eq!(client.get(path).status(), 200);
+    }
+    for (path, field) in [("/put", ""), ("/elsewhere", "X-Elsewhere: 1\r\n")] {
+        client.send(format!(
+            "PUT {path} HTTP/1.1\r\nHost: svc\r\n{field}Content-Length: 0\r\n\r\n"
+        ));
+        assert_eq!(client.response().status(), 200);
+    }
+    assert_eq!(fallbacks(&proxy, "upstream"), 1);
+    broken.store(true, SeqCst);
+    assert_eq!(client.get("/kept").reason(), Some("fallback"));
+    for path in ["/put", "/elsewhere"] {
+        assert_eq!(client.get(path).reason(), Some("upstream_reset"), "{path}");
+    }
 }
