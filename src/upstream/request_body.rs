@@ -1,6 +1,7 @@
 //! The request body on its way to instances: streamed, with back-pressure, and kept up to
 //! `retry.max_body` so that a second attempt can send it again. The body lives with the request;
-//! each attempt reads through an [`AttemptBody`], and only the newest one may.
+//! each attempt reads through an [`AttemptBody`], and only the newest one may; one that has all of it
+//! already ends well.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -134,6 +135,7 @@ impl RequestBody {
             body: Some(Rc::clone(self)),
             attempt,
             cursor: 0,
+            ended: false,
         }
     }
 
@@ -331,6 +333,8 @@ pub struct AttemptBody {
     body: Option<Rc<RequestBody>>,
     attempt: u32,
     cursor: usize,
+    /// All of it was handed out.
+    ended: bool,
 }
 
 impl AttemptBody {
@@ -340,6 +344,7 @@ impl AttemptBody {
             body: None,
             attempt: 0,
             cursor: 0,
+            ended: false,
         }
     }
 
@@ -370,7 +375,8 @@ impl Body for AttemptBody {
             return Poll::Ready(None);
         };
         if body.attempt.get() != this.attempt {
-            return Poll::Ready(Some(Err(BodyAborted)));
+            let broken_off = (!this.ended).then_some(Err(BodyAborted));
+            return Poll::Ready(broken_off);
         }
         body.started.set(true);
         let replayed = {
@@ -391,6 +397,7 @@ impl Body for AttemptBody {
         }
         let over = matches!(polled, Poll::Ready(None))
             || (body.finished.get() && polled.is_ready() && !this.kept_left(body));
+        this.ended |= over && !matches!(polled, Poll::Ready(Some(Err(_))));
         if over && body.written_at.get().is_none() {
             body.written_at.set(Some(body.clock.now()));
             body.wake_owner();
@@ -401,11 +408,9 @@ impl Body for AttemptBody {
     fn is_end_stream(&self) -> bool {
         match &self.body {
             None => true,
+            Some(body) if body.attempt.get() != self.attempt => self.ended,
             Some(body) => {
-                body.attempt.get() == self.attempt
-                    && body.finished.get()
-                    && body.fault.get().is_none()
-                    && !self.kept_left(body)
+                body.finished.get() && body.fault.get().is_none() && !self.kept_left(body)
             }
         }
     }
@@ -429,5 +434,66 @@ impl Body for AttemptBody {
         }
         hint.set_lower(hint.lower().saturating_add(kept));
         hint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A body that was read to its end and is kept.
+    fn whole(pieces: &[&'static str]) -> Rc<RequestBody> {
+        let kept = pieces
+            .iter()
+            .map(|p| Kept::Data(Bytes::from_static(p.as_bytes())));
+        Rc::new(RequestBody {
+            clock: Clock::new(),
+            incoming: RefCell::default(),
+            first: RefCell::default(),
+            multiplexed: false,
+            kept: RefCell::new(kept.collect()),
+            keep_limit: 1024,
+            kept_bytes: Cell::new(0),
+            max_bytes: 0,
+            read_bytes: Cell::new(0),
+            overflowed: Cell::new(false),
+            finished: Cell::new(true),
+            fault: Cell::new(None),
+            attempt: Cell::new(0),
+            started: Cell::new(false),
+            written_at: Cell::new(None),
+            waiting_since: Cell::new(None),
+            offered_at: Cell::new(Timestamp::ZERO),
+            owner: RefCell::default(),
+        })
+    }
+
+    /// The next piece; `None` at the end, an error where it was broken off.
+    fn next(body: &mut AttemptBody) -> Option<Result<Bytes, ()>> {
+        let mut cx = Context::from_waker(Waker::noop());
+        match Pin::new(body).poll_frame(&mut cx) {
+            Poll::Ready(Some(Ok(frame))) => Some(frame.into_data().map_err(|_| ())),
+            Poll::Ready(Some(Err(_))) => Some(Err(())),
+            Poll::Ready(None) => None,
+            Poll::Pending => panic!("it is whole"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_all_of_it_ends_well_beside_the_next_attempt_and_others_are_broken_off() {
+        let body = whole(&["ab", "c"]);
+        let mut first = body.attempt();
+        assert_eq!(next(&mut first), Some(Ok("ab".into())));
+        assert_eq!(next(&mut first), Some(Ok("c".into())));
+        assert!(body.written_at().is_some());
+        // A hedge. The first one asks again only once what it has is written out.
+        let mut second = body.attempt();
+        assert_eq!(next(&mut first), None);
+        assert!(first.is_end_stream() && body.written_at().is_none());
+        assert_eq!(next(&mut second), Some(Ok("ab".into())));
+        let mut third = body.attempt();
+        assert_eq!(next(&mut second), Some(Err(())));
+        assert!(!second.is_end_stream());
+        assert_eq!(next(&mut third), Some(Ok("ab".into())));
     }
 }
