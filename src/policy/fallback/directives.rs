@@ -83,8 +83,8 @@ impl ResponseDirectives {
     }
 
     /// For how long it is fresh, as far as it says.
-    pub fn fresh_for(&self) -> Duration {
-        self.s_maxage.or(self.max_age).unwrap_or_default()
+    pub fn fresh_for(&self) -> Option<Duration> {
+        self.s_maxage.or(self.max_age)
     }
 
     /// For how long after that it may be given instead of an error; `None` = as long as one likes.
@@ -152,7 +152,7 @@ mod tests {
     fn words_are_found_in_any_case_and_on_any_line() {
         let found = response(&["Public, MAX-AGE = 60", "stale-if-error=\"30\""]);
         assert!(found.public && found.is_shared() && !found.private);
-        assert_eq!(found.fresh_for(), Duration::from_secs(60));
+        assert_eq!(found.fresh_for(), Some(Duration::from_secs(60)));
         assert_eq!(found.stale_for(), Some(Duration::from_secs(30)));
         assert!(response(&["private=\"a, no-store\", x=y"]).private);
         assert!(!response(&["private=\"a, no-store\", x=y"]).no_store);

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use http::header::{
-    AGE, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, COOKIE,
-    HeaderName, HeaderValue, RANGE, SET_COOKIE, VARY,
+    AGE, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, COOKIE, DATE,
+    EXPIRES, HeaderName, HeaderValue, RANGE, SET_COOKIE, VARY,
 };
 use http::{HeaderMap, Method, StatusCode};
 
@@ -67,7 +67,9 @@ pub fn judge(
         200 | 203 | 204 | 300 | 301 | 308 => {}
         _ => return Verdict::Leave,
     }
-    let never_again = said.fresh_for().is_zero() && said.stale_for() == Some(Duration::ZERO);
+    let fresh_for = said.fresh_for().or_else(|| lifetime(response));
+    let fresh_for = fresh_for.unwrap_or_default();
+    let never_again = fresh_for.is_zero() && said.stale_for() == Some(Duration::ZERO);
     let stream = response
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
@@ -85,7 +87,7 @@ pub fn judge(
         Some(vary) => Verdict::Keep(Terms {
             vary,
             age: age(response),
-            fresh_for: said.fresh_for(),
+            fresh_for,
             stale_for: said.stale_for(),
         }),
         None => Verdict::Leave,
@@ -115,6 +117,15 @@ fn vary(request: &HeaderMap, response: &HeaderMap) -> Option<Vec<(HeaderName, Ve
         }
     }
     Some(fields)
+}
+
+/// From `date` to `expires`, where it has both (RFC 9111, 4.2.1).
+fn lifetime(response: &HeaderMap) -> Option<Duration> {
+    let time = |name| {
+        let text = response.get(name)?.to_str().ok()?;
+        httpdate::parse_http_date(text).ok()
+    };
+    time(EXPIRES)?.duration_since(time(DATE)?).ok()
 }
 
 fn age(response: &HeaderMap) -> Duration {
@@ -246,5 +257,39 @@ mod tests {
         assert_eq!(terms.age, Duration::from_secs(7));
         assert_eq!(terms.fresh_for, Duration::from_secs(60));
         assert_eq!(terms.stale_for, Some(Duration::from_secs(30)));
+    }
+
+    #[test]
+    fn expires_says_how_long_it_is_fresh_where_nothing_else_does() {
+        const DATE: (&str, &str) = ("date", "Mon, 30 Nov 2026 08:00:00 GMT");
+        const LATER: (&str, &str) = ("expires", "Mon, 30 Nov 2026 08:01:30 GMT");
+        let again: (&str, &str) = ("cache-control", "must-revalidate");
+        let fresh_for = |response: &[(&'static str, &'static str)]| {
+            let found = judge(
+                &Method::GET,
+                &map(&[]),
+                true,
+                StatusCode::OK,
+                &map(response),
+            );
+            match found {
+                Verdict::Keep(terms) => Some(terms.fresh_for.as_secs()),
+                Verdict::Forget | Verdict::Leave => None,
+            }
+        };
+        assert_eq!(fresh_for(&[DATE, LATER]), Some(90));
+        assert_eq!(fresh_for(&[DATE, LATER, again]), Some(90));
+        assert_eq!(
+            fresh_for(&[DATE, LATER, ("cache-control", "max-age=5")]),
+            Some(5)
+        );
+        // Without a date, in the past, no date at all.
+        assert_eq!(fresh_for(&[LATER]), Some(0));
+        assert_eq!(fresh_for(&[LATER, again]), None);
+        assert_eq!(
+            fresh_for(&[("date", LATER.1), ("expires", DATE.1)]),
+            Some(0)
+        );
+        assert_eq!(fresh_for(&[DATE, ("expires", "0")]), Some(0));
     }
 }
