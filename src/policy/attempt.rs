@@ -93,8 +93,9 @@ pub enum Failure {
 }
 
 /// Runs the attempt. `may_follow` is asked when an automatic attempt limit is over: without another
-/// try to follow the attempt keeps what is left of the request's time.
-pub async fn run(
+/// try to follow the attempt keeps what is left of the request's time. `HEDGED` changes nothing but
+/// that the usual way is a function with one caller, inlined there: its large results are not copied.
+pub async fn run<const HEDGED: bool>(
     attempt: &mut Attempt<'_>,
     pool: &Rc<InstancePool>,
     guard: AttemptGuard,
@@ -170,6 +171,7 @@ impl UnderWay {
 }
 
 /// Hands the request to the connection.
+#[inline(always)]
 fn send(
     attempt: &Attempt<'_>,
     carrier: Carrier,
@@ -200,6 +202,7 @@ fn send(
 }
 
 /// The head came, or did not.
+#[inline(always)]
 fn finish(
     attempt: &mut Attempt<'_>,
     sending: Sending,

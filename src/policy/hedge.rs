@@ -147,8 +147,12 @@ impl Exchange {
         let mut other = None;
         let mut is_second = false;
         let ended = 'race: {
-            let mut first =
-                pin!(first_try.run(picked, &mut first_time, &mut first_timer, Some(started)));
+            let mut first = pin!(first_try.run::<true>(
+                picked,
+                &mut first_time,
+                &mut first_timer,
+                Some(started)
+            ));
             let mut wait = Timer::short(worker.clock);
             let mut due = started + after;
             loop {
@@ -174,7 +178,7 @@ impl Exchange {
                 lost: Some(&second_lost),
                 ..first_try
             };
-            let second = second_try.run(other, &mut second_time, &mut second_timer, None);
+            let second = second_try.run::<true>(other, &mut second_time, &mut second_timer, None);
             // Rare: boxed, so that a first attempt that is fast does not carry it.
             let mut second = Box::pin(second);
             let side = std::future::poll_fn(|cx| {

@@ -315,7 +315,7 @@ impl Exchange {
             lost: None,
         };
         let (time, timer) = (&mut self.time, &mut self.timer);
-        attempt.run(picked, time, timer, moment).await
+        attempt.run::<false>(picked, time, timer, moment).await
     }
 
     /// Counts it.
@@ -464,7 +464,7 @@ pub(super) struct Try<'a> {
 
 impl Try<'_> {
     /// Runs it; a stale connection is repeated once on a new one, outside of all counts.
-    pub(super) async fn run(
+    pub(super) async fn run<const HEDGED: bool>(
         &self,
         picked: &Picked,
         time: &mut RequestLimits,
@@ -531,7 +531,7 @@ impl Try<'_> {
                 fresh,
                 begun: now,
             };
-            match attempt::run(&mut attempt, &pool, guard, &head, &may_follow).await {
+            match attempt::run::<HEDGED>(&mut attempt, &pool, guard, &head, &may_follow).await {
                 Err(Failure::Stale) if !fresh => fresh = true,
                 other => return other,
             }
