@@ -1,11 +1,12 @@
 //! An upstream: one named service, its live instances, and the only code that opens connections to
 //! them. The struct here is what workers and control share; the driver of the outlier detector
 //! (`outlier/driver.rs`) is its one writer.
-//! Next: `upstream/pool.rs`, `upstream/connect.rs`.
+//! Next: `upstream/pool.rs`, `upstream/multiplexed.rs`, `upstream/connect.rs`.
 
 pub mod connect;
 pub mod headers;
 pub mod http1;
+pub mod multiplexed;
 pub mod pool;
 pub mod request_body;
 pub mod request_head;

@@ -32,7 +32,7 @@ use super::http::{Connection, Unanswered, serve};
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{HalfClose, Limits};
 use crate::metrics::cells::Limit;
-use crate::upstream::pool::LocalExecutor;
+use crate::upstream::multiplexed::LocalExecutor;
 use crate::worker::{DrainPhase, Worker};
 use crate::write_through::write_through;
 

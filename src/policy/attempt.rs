@@ -212,10 +212,18 @@ fn finish(
     if let Some(written) = attempt.body.and_then(|b| b.written_at()) {
         attempt.time.pause(written.since(started));
     }
-    let Sending { under_way, guard } = sending;
+    let Sending {
+        mut under_way,
+        guard,
+    } = sending;
     let heard = match ended {
         Ok(heard) => heard,
         Err(over) => {
+            if let UnderWay::Http2(stream, _) = &mut under_way
+                && !matches!(over, Over::App)
+            {
+                stream.timed_out();
+            }
             drop(under_way);
             let now = attempt.worker.clock.now();
             return Err(time_is_over(attempt, guard, &over, started, now));

@@ -1,7 +1,7 @@
 //! Connections to instances, per worker: HTTP/1.1 ones are lent to one request at a time and reused
 //! last-in first-out, HTTP/2 ones carry many. Only the count of open connections is shared between
 //! workers. An ejected or vanished instance keeps what is in flight and loses what is idle.
-//! Next: `upstream/connect.rs`.
+//! Next: `upstream/connect.rs`, `upstream/multiplexed.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -10,39 +10,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 use tokio::task;
 
 use super::connect;
 use super::http1::{Connection, Raw, Receiving};
-use super::request_body::AttemptBody;
-use super::stream_limit::{self, StreamLimit, Told};
+use super::multiplexed::{self, H2Sender, Multiplexed, STREAMS_PER_CONNECTION};
+use super::stream_limit::{StreamLimit, Told};
 use crate::clock::{Clock, Timestamp};
 use crate::config::types::{Limits, Pool as PoolSettings};
 use crate::endpoint::instance::{Instance, Standing};
 use crate::metrics::cells::WorkerCells;
 use crate::protocol::http1::head::HeadLimits;
 
-/// Streams one HTTP/2 connection to an instance carries before another one is opened.
-const STREAMS_PER_CONNECTION: u32 = 100;
-/// Ping interval and answer limit of HTTP/2 connections with open streams.
-const PING_EVERY: Duration = Duration::from_secs(10);
-const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Flow control windows towards instances: large enough for small frames and fast downloads.
-/// (h2 takes half of the connection's window as its budget for small frames that nobody has read;
-/// a full stream of 40-byte messages must fit into it).
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 10 << 20;
 /// Pools that are tidied at once; of more than sixteen times as many a sixteenth.
 const TIDIED: usize = 64;
 /// How often a request that waits for a place looks again, since places also come free in other
 /// workers.
 const RECHECK: Duration = Duration::from_millis(10);
-
-type H2Sender = http2::SendRequest<AttemptBody>;
 
 /// Why no connection was had.
 #[derive(Debug)]
@@ -166,26 +152,6 @@ struct Open {
     _place: Place,
 }
 
-#[derive(Debug)]
-struct Multiplexed {
-    id: u64,
-    sender: H2Sender,
-    born: Timestamp,
-    streams: Cell<u32>,
-    /// How many it carries; `None` until the instance's SETTINGS told. Before that only the request
-    /// that opened it uses it.
-    most: Rc<StreamLimit>,
-    last_used: Cell<Timestamp>,
-}
-
-impl Multiplexed {
-    fn has_room(&self) -> bool {
-        self.most
-            .get()
-            .is_some_and(|most| self.streams.get() < most)
-    }
-}
-
 /// The connections of one worker to one instance.
 #[derive(Debug)]
 pub struct InstancePool {
@@ -222,18 +188,30 @@ pub struct Stream {
     /// It has carried a request before.
     pub reused: bool,
     connection: Rc<Multiplexed>,
+    /// What had been heard on the connection when this began.
+    since: u64,
+    timed_out: bool,
     pool: Rc<InstancePool>,
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let was_full = !self.connection.has_room();
-        let streams = &self.connection.streams;
-        streams.set(streams.get().saturating_sub(1));
-        if was_full {
+        let connection = &self.connection;
+        let was_full = !connection.has_room();
+        let left = connection.streams.get().saturating_sub(1);
+        connection.streams.set(left);
+        if connection.heard() == self.since {
+            connection.ended_unheard(self.timed_out);
+        }
+        if connection.is_silent() {
+            if left == 0 {
+                self.retire();
+            }
+            self.pool.changed.notify_waiters();
+        } else if was_full {
             self.pool.changed.notify_one();
         }
-        self.connection.last_used.set(self.pool.clock.now());
+        connection.last_used.set(self.pool.clock.now());
     }
 }
 
@@ -249,6 +227,11 @@ impl Stream {
             .multiplexed
             .borrow_mut()
             .retain(|c| c.id != self.connection.id);
+    }
+
+    /// Its time was over before a head came.
+    pub const fn timed_out(&mut self) {
+        self.timed_out = true;
     }
 }
 
@@ -355,14 +338,28 @@ impl InstancePool {
         if connections.iter().any(|c| c.sender.is_closed()) {
             connections.retain(|c| !c.sender.is_closed());
         }
+        let usable = |c: &&Rc<Multiplexed>| c.has_room() && !c.is_silent();
+        let connection = connections.iter().find(usable)?;
+        Some(self.stream_on(connection))
+    }
+
+    /// A stream on a connection that may be dead, where no other can be opened.
+    fn silent_stream(self: &Rc<Self>) -> Option<Stream> {
+        let connections = self.multiplexed.borrow();
         let connection = connections.iter().find(|c| c.has_room())?;
+        Some(self.stream_on(connection))
+    }
+
+    fn stream_on(self: &Rc<Self>, connection: &Rc<Multiplexed>) -> Stream {
         connection.streams.set(connection.streams.get() + 1);
-        Some(Stream {
+        Stream {
             sender: connection.sender.clone(),
             reused: true,
             connection: Rc::clone(connection),
+            since: connection.heard(),
+            timed_out: false,
             pool: Rc::clone(self),
-        })
+        }
     }
 
     /// A stream, on a new HTTP/2 connection where none has room. Requests that come while one is
@@ -379,9 +376,12 @@ impl InstancePool {
             if let Some(stream) = self.reuse_stream(settings) {
                 return Ok(stream);
             }
-            let untold = |c: &Rc<Multiplexed>| c.most.get().is_none();
+            let untold = |c: &Rc<Multiplexed>| c.most.get().is_none() && !c.is_silent();
             if !self.connecting.get() && !self.multiplexed.borrow().iter().any(untold) {
-                return self.connect_h2(settings, limits).await;
+                return match self.connect_h2(settings, limits).await {
+                    Err(CheckoutError::Full) => self.silent_stream().ok_or(CheckoutError::Full),
+                    connected => connected,
+                };
             }
             self.changed.notified().await;
         }
@@ -412,24 +412,16 @@ impl InstancePool {
         let stream = connect::tcp(&self.instance)
             .await
             .map_err(CheckoutError::Failed)?;
+        connect::watch_peer(&stream);
         let most = Rc::new(StreamLimit::default());
         let stream = Told {
             stream,
             limit: Rc::clone(&most),
         };
-        let (sender, mut connection) = http2::Builder::new(LocalExecutor)
-            .timer(TokioTimer::new())
-            .initial_max_send_streams(stream_limit::UNTOLD)
-            .keep_alive_interval(PING_EVERY)
-            .keep_alive_timeout(PING_TIMEOUT)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_header_list_size(
-                u32::try_from(limits.max_response_header_bytes).unwrap_or(u32::MAX),
-            )
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(CheckoutError::Handshake)?;
+        let (sender, mut connection) =
+            multiplexed::handshake(stream, limits.max_response_header_bytes)
+                .await
+                .map_err(CheckoutError::Handshake)?;
         let told = Rc::clone(&most);
         task::spawn_local(async move {
             let _ended = std::future::poll_fn(|cx| {
@@ -447,19 +439,15 @@ impl InstancePool {
         let now = self.clock.now();
         let serial = NEXT.with(|next| next.replace(next.get().wrapping_add(1)));
         let worker = u64::try_from(self.cells.index).unwrap_or(0);
-        let connection = Rc::new(Multiplexed {
-            id: (worker << 48) | serial,
-            sender: sender.clone(),
-            born: now,
-            streams: Cell::new(1),
-            most,
-            last_used: Cell::new(now),
-        });
+        let id = (worker << 48) | serial;
+        let connection = Rc::new(Multiplexed::new(id, sender.clone(), most, now));
         self.multiplexed.borrow_mut().push(Rc::clone(&connection));
         Ok(Stream {
             sender,
             reused: false,
             connection,
+            since: 0,
+            timed_out: false,
             pool: Rc::clone(self),
         })
     }
@@ -519,19 +507,5 @@ impl Drop for Place {
             cells.upstream_connections.fetch_sub(1, Relaxed);
         }
         self.pool.changed.notify_one();
-    }
-}
-
-/// Spawns hyper's tasks on the worker's own thread.
-#[derive(Clone, Copy, Debug)]
-pub struct LocalExecutor;
-
-impl<F> hyper::rt::Executor<F> for LocalExecutor
-where
-    F: Future + 'static,
-    F::Output: 'static,
-{
-    fn execute(&self, future: F) {
-        task::spawn_local(future);
     }
 }

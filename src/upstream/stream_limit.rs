@@ -1,6 +1,7 @@
 //! How many streams an instance allows on an HTTP/2 connection. hyper tells it only on its
 //! connection future, which is not polled when SETTINGS arrive (another task reads); so the socket
-//! wakes it until they are there. Later changes are seen with the next request.
+//! wakes it until they are there. Later changes are seen with the next request. The socket also counts
+//! what comes, since a connection on which nothing comes may be dead.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -19,6 +20,7 @@ pub const UNTOLD: usize = 1_000_003;
 #[derive(Debug, Default)]
 pub struct StreamLimit {
     most: Cell<Option<u32>>,
+    heard: Cell<u64>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -26,6 +28,11 @@ impl StreamLimit {
     /// `None` until the instance told.
     pub fn get(&self) -> Option<u32> {
         self.most.get()
+    }
+
+    /// How often something came from the instance.
+    pub fn heard(&self) -> u64 {
+        self.heard.get()
     }
 
     /// Takes what h2 says now. True when it changed.
@@ -39,6 +46,7 @@ impl StreamLimit {
     }
 
     fn bytes_came(&self) {
+        self.heard.set(self.heard.get().wrapping_add(1));
         if self.most.get().is_none()
             && let Some(waker) = self.waker.take()
         {

@@ -255,7 +255,13 @@ fn px_071_graceful_goaway_with_an_open_stream() {
 
 #[test]
 fn px_071_request_above_the_last_stream_of_a_goaway_is_repeated() {
-    let stub = h2_stub(|raw, index| {
+    repeated_after_goaway(0);
+    // ENHANCE_YOUR_CALM, as servers of gRPC say that were pinged too often.
+    repeated_after_goaway(11);
+}
+
+fn repeated_after_goaway(code: u32) {
+    let stub = h2_stub(move |raw, index| {
         let Some(first) = raw.next_of(kind::HEADERS) else {
             return;
         };
@@ -265,7 +271,7 @@ fn px_071_request_above_the_last_stream_of_a_goaway_is_repeated() {
         };
         if index == 0 {
             // It did not process the second one.
-            raw.goaway(first.stream, 0);
+            raw.goaway(first.stream, code);
             while raw.next().is_some() {}
             return;
         }
@@ -276,6 +282,8 @@ fn px_071_request_above_the_last_stream_of_a_goaway_is_repeated() {
     assert_eq!(client.get("/").status(), 200);
     let answer = post(&mut client, "/", b"body");
     assert_eq!(answer.status(), 200, "{answer:?}");
+    assert_eq!(proxy.access_line(1)["outrigger.attempts"], 1);
+    assert_eq!(stub.connections(), 2);
 }
 
 #[test]
