@@ -1,6 +1,6 @@
 //! What the proxy adds to a request, and the parts of its head that it changes.
 
-use http::header::{HeaderMap, HeaderValue};
+use http::header::{HOST, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 
 use super::http::{Asked, Connection};
@@ -50,6 +50,18 @@ pub(super) fn dress(
             FORWARDED_PROTO,
             &HeaderValue::from_static("http"),
         );
+    }
+}
+
+/// Routes and consistent hashing may go by Host, which HTTP/2 calls `:authority`.
+pub(super) fn host_for_rules(service: &Service, parts: &mut http::request::Parts) {
+    let reads = !service.rules.is_empty() || service.balancing.hash.is_some();
+    if reads
+        && let Some(authority) = parts.uri.authority()
+        && !parts.headers.contains_key(HOST)
+        && let Ok(host) = HeaderValue::from_str(authority.as_str())
+    {
+        parts.headers.insert(HOST, host);
     }
 }
 

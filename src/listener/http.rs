@@ -15,7 +15,7 @@ use http_body::Body;
 use hyper::body::Incoming;
 
 use super::connection::ConnectionState;
-use super::dress::{dress, passed_host, stripped_target};
+use super::dress::{dress, host_for_rules, passed_host, stripped_target};
 use super::facts::{
     app_protocol, client_deadline, content_length, is_grpc, note, request_id, version_text,
     wants_upgrade,
@@ -389,6 +389,7 @@ fn dispatch(
         let refusal = Refusal::new(Reason::BadRequest, "the request target cannot be forwarded");
         return refuse(refusal, guard, asked);
     };
+    host_for_rules(service, &mut parts);
     let rule = if service.rules.is_empty() {
         RouteIndex::NONE
     } else {

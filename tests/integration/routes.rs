@@ -2,9 +2,24 @@
 
 use std::time::Duration;
 
-use crate::harness::{Client, Config, Stopwatch, Stub};
+use crate::harness::{Client, Config, H2Client, Stopwatch, Stub};
 
 const BUSY: &str = "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy";
+
+#[test]
+fn a_route_by_host_hears_it_over_http2_too() {
+    let stub = Stub::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let keys = "routes: [{name: mine, match: {headers: {host: svc}}}]";
+    let proxy = Config::svc_with(&[stub.address], keys).start();
+    let answer = H2Client::connect(proxy.address).get();
+    assert_eq!(answer.status, 200);
+    let mut client = Client::connect(proxy.address);
+    client.send("GET / HTTP/1.1\r\nHost: svc\r\n\r\n");
+    assert_eq!(client.response().status(), 200);
+    for number in 0..2 {
+        assert_eq!(proxy.access_line(number)["outrigger.route"], "mine");
+    }
+}
 
 #[test]
 fn the_first_route_that_matches_gives_the_settings() {
