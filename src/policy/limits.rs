@@ -89,9 +89,10 @@ impl RequestLimits {
     }
 
     /// min(attempt, request) / 2: a try that ran at least this long is charged when the request's
-    /// time is over.
+    /// time is over. The app's own deadline is a limit of the request too.
     pub fn charged_after(&self, more: bool) -> Duration {
-        let limits = [self.attempt(more), self.request];
+        let client = self.client.map(|client| client.since(self.started));
+        let limits = [self.attempt(more), self.request, client];
         limits
             .into_iter()
             .flatten()
@@ -203,5 +204,24 @@ mod tests {
             (grpc.attempt(true), grpc.deadline()),
             (None, Timestamp::MAX)
         );
+    }
+    #[test]
+    fn a_try_that_begins_late_is_not_charged_for_the_apps_deadline() {
+        let timeouts = Timeouts {
+            connect: Duration::from_secs(3),
+            attempt: AttemptTimeout::Auto,
+            request: None,
+            request_explicit: false,
+            idle: None,
+            idle_explicit: false,
+        };
+        let charged_after = |client| {
+            let client = Some(Timestamp::from_millis(client));
+            let limits =
+                RequestLimits::new(&timeouts, 2, true, client, Timestamp::from_millis(500));
+            limits.charged_after(true)
+        };
+        assert_eq!(charged_after(1_500), Duration::from_millis(500));
+        assert_eq!(charged_after(500), Duration::ZERO);
     }
 }
