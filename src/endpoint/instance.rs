@@ -5,7 +5,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -75,6 +75,8 @@ pub struct Instance {
     /// By the slot of a lane; there only where routes are judged.
     ledgers: OnceLock<Box<[OnceLock<Ledger>]>>,
     connections: AtomicU32,
+    /// The worker that last found no place for a connection, plus 1; 0 for none.
+    lacking: AtomicUsize,
     standing: AtomicU8,
     transition: AtomicU64,
     /// Those that its driver has not read.
@@ -99,6 +101,7 @@ impl Instance {
             times: OnceLock::new(),
             ledgers: OnceLock::new(),
             connections: AtomicU32::new(0),
+            lacking: AtomicUsize::new(0),
             standing: AtomicU8::new(Standing::Serving as u8),
             transition: AtomicU64::new(0),
             failures: Failures::default(),
@@ -210,6 +213,22 @@ impl Instance {
         let less = |open: u32| open.checked_sub(1);
         // Never below zero: a place is returned once per place taken.
         let _already_zero = self.connections.fetch_update(Relaxed, Relaxed, less);
+    }
+
+    /// `worker` found no place: others are to close an idle connection.
+    pub fn lack_connection(&self, worker: usize) {
+        self.lacking.store(worker.saturating_add(1), Relaxed);
+    }
+
+    /// Whether another worker than `worker` found no place since this was last true.
+    pub fn is_lacking_elsewhere(&self, worker: usize) -> bool {
+        let lacking = self.lacking.load(Relaxed);
+        lacking != 0
+            && lacking != worker.saturating_add(1)
+            && self
+                .lacking
+                .compare_exchange(lacking, 0, Relaxed, Relaxed)
+                .is_ok()
     }
 
     /// Open connections, all workers.

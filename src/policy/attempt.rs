@@ -95,38 +95,44 @@ pub enum Failure {
 /// Runs the attempt. `may_follow` is asked when an automatic attempt limit is over: without another
 /// try to follow the attempt keeps what is left of the request's time. `HEDGED` changes nothing but
 /// that the usual way is a function with one caller, inlined there: its large results are not copied.
-pub async fn run<const HEDGED: bool>(
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn would hold its arguments twice, and the guard is large"
+)]
+pub fn run<const HEDGED: bool>(
     attempt: &mut Attempt<'_>,
     pool: &Rc<InstancePool>,
     guard: AttemptGuard,
     head: &RequestHead<'_>,
     may_follow: &dyn Fn() -> bool,
-) -> Result<Answer, Failure> {
-    let mut started = attempt.begun;
-    let carrier = match reuse(attempt, pool) {
-        Some(carrier) => carrier,
-        None => {
-            // Rare: boxed, so that an attempt on an open connection stays small.
-            let connected = Box::pin(connect(attempt, pool)).await;
-            started = attempt.worker.clock.now();
-            match connected {
-                Ok(carrier) => carrier,
-                Err(end) => return Err(connect_failed(attempt, guard, end)),
+) -> impl Future<Output = Result<Answer, Failure>> {
+    async move {
+        let mut started = attempt.begun;
+        let carrier = match reuse(attempt, pool) {
+            Some(carrier) => carrier,
+            None => {
+                // Rare: boxed, so that an attempt on an open connection stays small.
+                let connected = Box::pin(connect(attempt, pool)).await;
+                started = attempt.worker.clock.now();
+                match connected {
+                    Ok(carrier) => carrier,
+                    Err(end) => return Err(connect_failed(attempt, guard, end)),
+                }
             }
-        }
-    };
-    let mut sending = send(attempt, carrier, guard, head, started)?;
-    let mut watch = Watch::new(attempt, &sending.guard, started);
-    let ended = std::future::poll_fn(|cx| {
-        if let Poll::Ready(sent) = sending.under_way.poll(cx) {
-            return Poll::Ready(Ok(sent));
-        }
-        watch
-            .poll_limits(attempt, &sending.guard, cx, may_follow)
-            .map(Err)
-    })
-    .await;
-    finish(attempt, sending, ended, started)
+        };
+        let mut sending = send(attempt, carrier, guard, head, started)?;
+        let mut watch = Watch::new(attempt, &sending.guard, started);
+        let ended = std::future::poll_fn(|cx| {
+            if let Poll::Ready(sent) = sending.under_way.poll(cx) {
+                return Poll::Ready(Ok(sent));
+            }
+            watch
+                .poll_limits(attempt, &sending.guard, cx, may_follow)
+                .map(Err)
+        })
+        .await;
+        finish(attempt, sending, ended, started)
+    }
 }
 
 /// A connection before a head came.
@@ -320,7 +326,6 @@ fn connect_failed(attempt: &Attempt<'_>, guard: AttemptGuard, end: NoCarrier) ->
         NoCarrier::TimeIsOver => connect_timed_out(attempt, guard),
         NoCarrier::Checkout(CheckoutError::Full) => {
             guard.forget();
-            attempt.worker.limit_hit(Limit::PoolConnections);
             Failure::Full
         }
         NoCarrier::Checkout(CheckoutError::Failed(error)) if is_our_own(&error) => {

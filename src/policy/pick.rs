@@ -12,6 +12,7 @@ use crate::config::types::AttemptTimeout;
 use crate::endpoint::instance::Instance;
 use crate::endpoint::selectable::{Availability, Selectable, TrialOffer};
 use crate::error::{Reason, Refusal};
+use crate::metrics::cells::Limit;
 use crate::outlier::LeaseId;
 use crate::outlier::policy::Policy;
 use crate::timer::within;
@@ -216,6 +217,9 @@ impl Exchange {
         let Some(instance) = instance else {
             return false;
         };
+        if !std::mem::replace(&mut self.course.waited, true) {
+            self.worker.limit_hit(Limit::PoolConnections);
+        }
         let pool = self.worker.pools.of(&instance);
         within(&mut self.timer, until, pool.freed()).await.is_some()
     }

@@ -84,6 +84,8 @@ pub struct Exchange {
 pub struct Course {
     pub(super) tried: Vec<u64>,
     pub(super) full: Vec<u64>,
+    /// It waited for a connection's place.
+    pub(super) waited: bool,
     pub(super) first_failure: Option<Refusal>,
     pub(super) budget_held: bool,
     /// Attempts that the header of previous attempts tells of.
@@ -196,14 +198,18 @@ impl Exchange {
                 Ok(pass) => pass,
                 Err(refusal) => return self.give_up(refusal),
             };
-            let ended = match self.hedge_after(&picked) {
-                None => self.attempt(&picked, pass).await,
-                Some(after) => Box::pin(self.hedged(&mut picked, pass, after)).await,
+            // In a block, so that the answer is not carried across the back-off.
+            let step = {
+                let ended = match self.hedge_after(&picked) {
+                    None => self.attempt(&picked, pass).await,
+                    Some(after) => Box::pin(self.hedged(&mut picked, pass, after)).await,
+                };
+                if ended.is_err() {
+                    self.give_pass_back(pass);
+                }
+                self.next_step(ended, picked)
             };
-            if ended.is_err() {
-                self.give_pass_back(pass);
-            }
-            match self.next_step(ended, picked) {
+            match step {
                 Step::Done(outcome) => return outcome,
                 Step::PickAnother => {}
                 Step::BackOff => {
@@ -463,6 +469,20 @@ pub(super) struct Try<'a> {
 }
 
 impl Try<'_> {
+    /// Reports the attempt on `picked` that begins `now`.
+    fn guard(&self, picked: &Picked, now: Timestamp) -> AttemptGuard {
+        let lease = picked.trial.map(|(lease, _)| lease);
+        let instance = Arc::clone(&picked.instance);
+        let (worker, route) = (self.worker, self.route);
+        let call = |pass| BreakerCall::new(breaker_state(route, self.rule), pass);
+        let (call, lane) = (self.pass.map(call), picked.lane);
+        let mut guard = AttemptGuard::new(worker, route, instance, now, lease, lane, call);
+        if let Some(lost) = self.lost {
+            guard.may_lose(lost);
+        }
+        guard
+    }
+
     /// Runs it; a stale connection is repeated once on a new one, outside of all counts.
     pub(super) async fn run<const HEDGED: bool>(
         &self,
@@ -509,14 +529,6 @@ impl Try<'_> {
         let mut fresh = false;
         loop {
             let now = moment.take().unwrap_or_else(|| worker.clock.now());
-            let lease = picked.trial.map(|(lease, _)| lease);
-            let instance = Arc::clone(&picked.instance);
-            let call = |pass| BreakerCall::new(breaker_state(route, self.rule), pass);
-            let (call, lane) = (self.pass.map(call), picked.lane);
-            let mut guard = AttemptGuard::new(worker, route, instance, now, lease, lane, call);
-            if let Some(lost) = self.lost {
-                guard.may_lose(lost);
-            }
             let mut attempt = Attempt {
                 worker,
                 service,
@@ -531,7 +543,15 @@ impl Try<'_> {
                 fresh,
                 begun: now,
             };
-            match attempt::run::<HEDGED>(&mut attempt, &pool, guard, &head, &may_follow).await {
+            match attempt::run::<HEDGED>(
+                &mut attempt,
+                &pool,
+                self.guard(picked, now),
+                &head,
+                &may_follow,
+            )
+            .await
+            {
                 Err(Failure::Stale) if !fresh => fresh = true,
                 other => return other,
             }

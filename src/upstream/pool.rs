@@ -260,7 +260,7 @@ impl Lent {
             response.outlived_by_request(open);
             return;
         }
-        if !serving || spent {
+        if !serving || spent || pool.instance.is_lacking_elsewhere(pool.cells.index) {
             return;
         }
         open.connection.give_room();
@@ -463,6 +463,7 @@ impl InstancePool {
             .instance
             .take_connection(settings.max_connections_per_instance)
         {
+            self.instance.lack_connection(self.cells.index);
             return Err(CheckoutError::Full);
         }
         if let Some(cells) = self.cells.own() {
@@ -487,6 +488,20 @@ impl InstancePool {
             let idle = c.streams.get() == 0 && now.since(c.last_used.get()) >= idle_timeout;
             serving && !c.sender.is_closed() && !idle && !old(c.born)
         });
+        if self.instance.is_lacking_elsewhere(self.cells.index) {
+            self.close_one_idle();
+        }
+    }
+
+    /// The one that was idle for the longest time, for a worker that has no place.
+    fn close_one_idle(&self) {
+        let mut idle = self.idle.borrow_mut();
+        let mut multiplexed = self.multiplexed.borrow_mut();
+        if !idle.is_empty() {
+            idle.remove(0);
+        } else if let Some(unused) = multiplexed.iter().position(|c| c.streams.get() == 0) {
+            multiplexed.remove(unused);
+        }
     }
 
     fn is_unused(&self) -> bool {

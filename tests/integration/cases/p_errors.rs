@@ -102,6 +102,23 @@ fn px_094_ours() {
     ours(&proxy, "slow-try", 504, "attempt_timeout");
 }
 
+/// The limit is one of all workers; an idle connection of one of them must not be in the way of another.
+#[test]
+fn an_idle_connection_makes_room_for_another_worker() {
+    let stub = Stub::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let keys = "retry: {max_attempts: 1}\n\
+                pool: {max_connections_per_instance: 1, max_wait: 10s}";
+    let proxy = Config::svc_with(&[stub.address], keys).workers(2).start();
+    // A connection of the app's goes to either worker.
+    for number in 0..10 {
+        let answer = Client::connect(proxy.address).get("/");
+        assert_eq!((answer.status(), answer.reason()), (200, None), "{number}");
+    }
+    // Once for each request that waits, not for each look.
+    let waits = ["limit=\"pool_connections\""];
+    assert!(proxy.metric("outrigger_limit_hits_total", &waits) < 10);
+}
+
 #[test]
 fn px_094_overflow_and_body_limit() {
     let stub = Stub::script(|peer| {
