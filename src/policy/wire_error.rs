@@ -55,11 +55,11 @@ impl SendFault {
             refused: h2_error(error).is_some_and(not_processed),
             unsent,
             closed_early: is_closed_early(error),
-            protocol: error.is_parse() || too_large,
+            protocol: error.is_parse() || too_large || h2_error(error).is_some_and(breaks_rules),
             too_large,
             connection_over: unsent || h2_goaway(error) || error.is_closed(),
             own: false,
-            text: error.to_string(),
+            text: with_cause(error),
         }
     }
 }
@@ -95,6 +95,30 @@ fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
 /// stream is below it (RFC 9113, 8.7). h2 fails only those streams with a GOAWAY of the peer.
 fn not_processed(error: &h2::Error) -> bool {
     error.reason() == Some(h2::Reason::REFUSED_STREAM) || (error.is_go_away() && error.is_remote())
+}
+
+/// What came breaks the rules of HTTP/2, or is something else.
+fn breaks_rules(error: &h2::Error) -> bool {
+    let reason = error.reason();
+    error.is_library()
+        && reason.is_some_and(|reason| {
+            [
+                h2::Reason::PROTOCOL_ERROR,
+                h2::Reason::FRAME_SIZE_ERROR,
+                h2::Reason::COMPRESSION_ERROR,
+                h2::Reason::FLOW_CONTROL_ERROR,
+                h2::Reason::STREAM_CLOSED,
+            ]
+            .contains(&reason)
+        })
+}
+
+/// With what is behind it: "http2 error" alone says little.
+pub(super) fn with_cause(error: &hyper::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
 }
 
 /// The whole HTTP/2 connection ended.

@@ -102,6 +102,25 @@ fn px_094_ours() {
     ours(&proxy, "slow-try", 504, "attempt_timeout");
 }
 
+/// `protocol: http2` towards an instance that speaks HTTP/1.1 only.
+#[test]
+fn an_instance_of_the_wrong_protocol_is_told_as_such() {
+    let refusal = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let stub = Stub::script(move |peer| {
+        peer.request();
+        peer.send(refusal);
+    });
+    let keys = "protocol: http2\nretry: {max_attempts: 1}";
+    let proxy = Config::svc_with(&[stub.address], keys).start();
+    let answer = Client::connect(proxy.address).get("/");
+    assert_eq!(
+        (answer.status(), answer.reason()),
+        (502, Some("upstream_protocol"))
+    );
+    let said = String::from_utf8_lossy(&answer.body);
+    assert!(said.contains("frame with invalid size"), "{said}");
+}
+
 /// The limit is one of all workers; an idle connection of one of them must not be in the way of another.
 #[test]
 fn an_idle_connection_makes_room_for_another_worker() {
