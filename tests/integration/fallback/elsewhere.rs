@@ -228,6 +228,11 @@ fn a_request_that_went_on_has_one_place_and_gives_it_back() {
     eventually("nobody waits", || waiting() == 0);
     drop(holder);
     eventually("both are free", || places(&proxy) == (0, 0));
+    for number in 1..3 {
+        let line = proxy.access_line(number);
+        assert_eq!(line["http.response.status_code"], 499, "{line}");
+        assert_eq!(line["outrigger.reason"], "client_closed", "{line}");
+    }
     assert_eq!(Client::connect(proxy.address).get("/").status(), 200);
 }
 
