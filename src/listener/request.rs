@@ -202,6 +202,11 @@ impl RequestGuard {
         self.grpc = Some(code);
     }
 
+    /// The HTTP status of the answer so far; 0 before its head.
+    pub const fn status(&self) -> u16 {
+        self.status
+    }
+
     /// Whether a gRPC code was seen.
     pub const fn has_grpc_code(&self) -> bool {
         self.grpc.is_some()

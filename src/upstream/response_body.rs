@@ -316,41 +316,51 @@ impl UpstreamBody {
         Poll::Pending
     }
 
-    /// A gRPC answer that ended without a status: 13, and the instance is charged.
+    /// A gRPC answer that ended without a status: the instance is charged. What is in front of it may have
+    /// answered with plain HTTP.
     fn missing_status(&mut self) -> Frame<Bytes> {
         self.class = OutcomeClass::NetworkError;
         self.kind = Some(ErrorKind::GrpcStatus);
-        self.request.grpc_code(13);
+        let status = self.request.status();
+        let code = code_of_http(status);
+        self.request.grpc_code(code);
         self.complete(None);
-        Frame::trailers(status_trailers(
-            "13",
-            "the instance ended the call without a grpc-status",
-        ))
+        let message = match status {
+            200 => "the instance ended the call without a grpc-status".to_owned(),
+            _ => format!("the instance answered HTTP {status} without a grpc-status"),
+        };
+        Frame::trailers(status_trailers(code, &message))
     }
 
     /// The instance was lost before anything but the head was sent: 14 in trailers.
     fn lost_status(&mut self) -> Frame<Bytes> {
         self.request.grpc_code(14);
         self.broken(ErrorKind::Truncated, Reason::UpstreamReset);
-        Frame::trailers(status_trailers(
-            "14",
-            "the instance was lost during the call",
-        ))
+        Frame::trailers(status_trailers(14, "the instance was lost during the call"))
     }
 }
 
-fn status_trailers(code: &'static str, message: &'static str) -> HeaderMap {
+fn status_trailers(code: u16, message: &str) -> HeaderMap {
     use http::{HeaderName, HeaderValue};
     let mut trailers = HeaderMap::with_capacity(2);
-    trailers.insert(
-        HeaderName::from_static("grpc-status"),
-        HeaderValue::from_static(code),
-    );
-    trailers.insert(
-        HeaderName::from_static("grpc-message"),
-        HeaderValue::from_static(message),
-    );
+    trailers.insert(GRPC_STATUS, HeaderValue::from(code));
+    if let Ok(message) = HeaderValue::from_str(message) {
+        trailers.insert(HeaderName::from_static("grpc-message"), message);
+    }
     trailers
+}
+
+/// The gRPC code of an answer that has none of its own. Source: "HTTP to gRPC Status Code Mapping" of
+/// gRPC; a call that was answered with 200 was broken off, which is INTERNAL.
+const fn code_of_http(status: u16) -> u16 {
+    match status {
+        200 | 400 | 431 => 13,
+        401 => 16,
+        403 => 7,
+        404 => 12,
+        429 | 502 | 503 | 504 => 14,
+        _ => 2,
+    }
 }
 
 const GRPC_STATUS: http::HeaderName = http::HeaderName::from_static("grpc-status");

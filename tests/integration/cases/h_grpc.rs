@@ -234,3 +234,21 @@ fn px_054_grpc_timeout_covers_all_attempts() {
     assert!(ms <= 8_400, "third try after 1.6 s: {left}");
     assert!(ms + took >= 10_000, "{left} after {took} ms");
 }
+
+/// A gateway in front of the instance answers with a page.
+#[test]
+fn a_call_that_is_answered_with_plain_http_gets_the_code_of_its_status() {
+    for (status, code) in [(503, "14"), (404, "12"), (200, "13"), (418, "2")] {
+        let stub = H2Stub::start(move |mut call| async move {
+            let mut response = head("text/html");
+            *response.status_mut() = http::StatusCode::from_u16(status).unwrap();
+            let mut body = call.respond.send_response(response, false).unwrap();
+            let _gone = body.send_data("<html>".into(), true);
+        });
+        let keys = "protocol: grpc\nretry: {max_attempts: 1}";
+        let proxy = Config::svc_with(&[stub.address], keys).start();
+        let answer = H2Client::connect(proxy.address).grpc(&[]).unwrap();
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.trailer("grpc-status").as_deref(), Some(code));
+    }
+}
