@@ -172,7 +172,16 @@ pub(super) fn upstream_state(upstream: &UpstreamSummary) -> (u8, Tone, &'static 
         .as_ref()
         .is_some_and(BreakerStatus::refuses)
     {
-        (1, Tone::Bad, "breaker open")
+        let half = upstream
+            .breaker
+            .as_ref()
+            .is_some_and(|b| b.state == "half_open");
+        let word = if half {
+            "breaker half-open"
+        } else {
+            "breaker open"
+        };
+        (1, Tone::Bad, word)
     } else if upstream.ejected > 0 {
         (2, Tone::Warn, "ejecting")
     } else if upstream.stale || upstream.held.is_some() || upstream.error.is_some() {

@@ -76,7 +76,8 @@ impl std::fmt::Display for RouteMatch {
         let mut parts = Vec::new();
         match &self.path {
             Some(PathMatch::Exact(path)) => parts.push(format!("path {path}")),
-            Some(PathMatch::Prefix(path)) => parts.push(format!("path_prefix {path}/")),
+            Some(PathMatch::Prefix(path)) if path.is_empty() => parts.push("path_prefix /".into()),
+            Some(PathMatch::Prefix(path)) => parts.push(format!("path_prefix {path}")),
             None => {}
         }
         if !self.methods.is_empty() {
@@ -136,6 +137,6 @@ mod tests {
         headers.append("x-tier", HeaderValue::from_static("gold"));
         assert!(rule.matches(&Method::GET, "/a", &headers));
         assert!(!rule.matches(&Method::POST, "/a", &headers));
-        assert_eq!(rule.to_string(), "path_prefix /a/, GET|HEAD, x-tier: gold");
+        assert_eq!(rule.to_string(), "path_prefix /a, GET|HEAD, x-tier: gold");
     }
 }

@@ -154,6 +154,7 @@ fn findings(service: &Service, is_written: impl Fn(&str) -> bool) -> Vec<Finding
             "retry.backoff.base",
             no_backoff(retry.backoff_base != usual.backoff_base),
         ),
+        finding("retry.backoff.base", base_above_max(retry, &usual)),
         finding(
             "retry.backoff.max",
             no_backoff(retry.backoff_max != usual.backoff_max),
@@ -262,6 +263,18 @@ fn no_backoff(retry: &Retry) -> Option<Why> {
             retry.max_attempts
         );
         (why, "write `retry.max_attempts: 3` or more")
+    })
+}
+
+fn base_above_max(retry: &Retry, usual: &Retry) -> Option<Why> {
+    let (base, max) = (retry.backoff_base, retry.backoff_max);
+    let asked = base != usual.backoff_base || max != usual.backoff_max;
+    (asked && retry.max_attempts > 2 && base > max).then(|| {
+        let why = format!(
+            "no wait is longer than `retry.backoff.max`, which is {}",
+            show(max)
+        );
+        (why, "write a longer `max`, or a shorter `base`")
     })
 }
 
