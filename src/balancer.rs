@@ -81,6 +81,23 @@ fn by_algorithm<'a>(
     }
 }
 
+/// Two drawn by weight, and of them the second only if it is better than the first: `keeps_first` compares
+/// a.load / a.weight <= b.load / b.weight, without a division.
+fn better_of_two<'a>(
+    selectable: &'a Selectable,
+    context: &PickContext<'_>,
+    rng: &mut fastrand::Rng,
+    keeps_first: impl Fn(&Entry, &Entry) -> bool,
+) -> Option<&'a Entry> {
+    let first = draw(selectable, context, rng, None)?;
+    let second = draw(selectable, context, rng, Some(first));
+    Some(
+        second
+            .filter(|second| !keeps_first(first, second))
+            .unwrap_or(first),
+    )
+}
+
 /// One drawn by weight that may be picked and is not `other_than`.
 fn draw<'a>(
     selectable: &'a Selectable,

@@ -3,7 +3,7 @@
 //! Load Balancing" (2001). Drawing by weight keeps the shares at low load, where nothing is in
 //! flight anywhere.
 
-use super::{PickContext, draw};
+use super::{PickContext, better_of_two};
 use crate::endpoint::selectable::{Entry, Selectable};
 
 pub(super) fn pick<'a>(
@@ -11,16 +11,9 @@ pub(super) fn pick<'a>(
     context: &PickContext<'_>,
     rng: &mut fastrand::Rng,
 ) -> Option<&'a Entry> {
-    let first = draw(selectable, context, rng, None)?;
-    let Some(second) = draw(selectable, context, rng, Some(first)) else {
-        return Some(first);
-    };
-    let (a, b) = (load(first), load(second));
-    // a.0 / a.1 <= b.0 / b.1, without a division; on a tie the first drawn.
-    Some(if a.0 * b.1 <= b.0 * a.1 {
-        first
-    } else {
-        second
+    better_of_two(selectable, context, rng, |first, second| {
+        let (a, b) = (load(first), load(second));
+        a.0 * b.1 <= b.0 * a.1
     })
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{PickContext, draw};
+use super::{PickContext, better_of_two};
 use crate::endpoint::latency::UNIT;
 use crate::endpoint::selectable::{Entry, Selectable};
 
@@ -17,16 +17,9 @@ pub(super) fn pick<'a>(
     context: &PickContext<'_>,
     rng: &mut fastrand::Rng,
 ) -> Option<&'a Entry> {
-    let first = draw(selectable, context, rng, None)?;
-    let Some(second) = draw(selectable, context, rng, Some(first)) else {
-        return Some(first);
-    };
-    let (a, b) = (cost(first, context), cost(second, context));
-    // a.0 / a.1 <= b.0 / b.1, without a division; on a tie the first drawn.
-    Some(if a.0 * u128::from(b.1) <= b.0 * u128::from(a.1) {
-        first
-    } else {
-        second
+    better_of_two(selectable, context, rng, |first, second| {
+        let (a, b) = (cost(first, context), cost(second, context));
+        a.0 * u128::from(b.1) <= b.0 * u128::from(a.1)
     })
 }
 
